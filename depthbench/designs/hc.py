@@ -1,0 +1,126 @@
+"""Hyper-Connections: N residual streams that every sublayer reads from, mixes and writes to.
+
+    H in R^{N x D} per token, row = stream; Hn = RMS of each stream, without a gain
+    A = A_static + s_a tanh(Hn W_a)   (N x (N+1): column 0 reads, columns 1..N mix)
+    b = b_static + s_b tanh(Hn w_b)   (N: write weights)
+    h0 = A[:, 0]^T H;   y = F(g * RMS(h0));   H <- A[:, 1:]^T H + b y^T
+
+Open copies the embedding N times, close sums the streams. Start: A_static = [e_{j mod N} | I], b_static = 1, W = w = 0,
+s = 0.01.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from depthbench.designs.base import Card, Connection, Design, Ends, Norm, ShapeLike, Site, at_least_fp32, fill, rms
+
+
+class HyperConnection(Connection):
+    def __init__(self, site: Site, design: HyperConnections):
+        super().__init__(site)
+        n = self.n_streams = design.n_streams
+        self.mix_streams, self.norm_eps = design.mix_streams, design.norm_eps
+        self.static_alpha = site.parameter(n, n + 1)
+        self.static_beta = site.parameter(n)
+        # Scales are 1-element vectors, not scalars: FSDP2 refuses 0-dimensional parameters.
+        self.dynamic_alpha_proj, self.dynamic_alpha_scale = site.parameter(site.d_model, n + 1), site.parameter(1)
+        self.dynamic_beta_proj, self.dynamic_beta_scale = site.parameter(site.d_model), site.parameter(1)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        n = self.n_streams
+        home = torch.zeros(n, 1)
+        home[self.sublayer % n] = 1.0
+        fill(self.static_alpha, torch.cat([home, torch.eye(n)], dim=1))
+        nn.init.ones_(self.static_beta)
+        nn.init.zeros_(self.dynamic_alpha_proj)
+        nn.init.zeros_(self.dynamic_beta_proj)
+        nn.init.constant_(self.dynamic_alpha_scale, 0.01)
+        nn.init.constant_(self.dynamic_beta_scale, 0.01)
+
+    def coefficients(self, streams: Tensor) -> tuple[Tensor, Tensor]:
+        """A (B, T, N, N+1) and b (B, T, N) of each token, in at least float32."""
+        wide = at_least_fp32(streams)
+        normed = rms(wide, self.norm_eps)  # (B, T, N, D)
+        alpha = torch.tanh(normed @ self.dynamic_alpha_proj.to(wide.dtype))  # (B, T, N, N+1)
+        beta = torch.tanh(normed @ self.dynamic_beta_proj.to(wide.dtype))  # (B, T, N)
+        alpha = self.static_alpha.to(wide.dtype) + self.dynamic_alpha_scale.to(wide.dtype) * alpha
+        beta = self.static_beta.to(wide.dtype) + self.dynamic_beta_scale.to(wide.dtype) * beta
+        return alpha, beta
+
+    def read(self, state: Tensor, norm: Norm) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        alpha, beta = self.coefficients(state)
+        mixed = (
+            alpha.to(state.dtype).transpose(-1, -2) @ state
+        )  # (B, T, N+1, D): row 0 is read, the rest are the mixed streams
+        kept = mixed[..., 1:, :] if self.mix_streams else state
+        return norm(mixed[..., 0, :]), (kept, beta.to(state.dtype))
+
+    def write(self, carry: tuple[Tensor, Tensor], y: Tensor, norm: Norm) -> Tensor:
+        kept, beta = carry
+        return kept + beta.unsqueeze(-1) * y.unsqueeze(-2)  # (B, T, N, D)
+
+
+class StreamEnds(Ends):
+    def __init__(self, n_streams: int):
+        super().__init__()
+        self.n_streams = n_streams
+
+    def open(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, x.shape[-1])  # (B, T, N, D)
+
+    def close(self, state: Tensor) -> Tensor:
+        return state.sum(-2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyperConnections(Design):
+    """Hyper-Connections, dynamic, one connection a sublayer."""
+
+    n_streams: int = 4
+    mix_streams: bool = True
+    output_scaling: Literal["divide", "multiply", "none"] = "divide"
+    norm_eps: float = 1e-8
+
+    card: ClassVar[Card] = Card(
+        name="hc",
+        label="HC",
+        family="multi-stream",
+        equation=r"H_\ell = H_{\ell-1}A_\ell + F_\ell(\mathrm{LN}(H_{\ell-1}\alpha_\ell))\,\beta_\ell^\top",
+        source="Zhu et al. 2024, equations 2-6",
+        arxiv="2409.19606",
+        weight="dynamic",
+        published_lr=2e-3,
+        notes=(
+            "output_scaling: the source says to scale output matrices by sqrt(N) at the start, not in which direction; "
+            "'divide' is what the reference code does, 'none' makes the model equal Pre-LN at the start.",
+            "mix_streams=False is the reference's early version, which computed A's stream part and dropped it.",
+        ),
+    )
+    no_decay: ClassVar[tuple[str, ...]] = ("*.static_alpha", "*.static_beta")
+
+    def __post_init__(self) -> None:
+        if self.n_streams < 1:
+            raise ValueError(f"n_streams must be at least 1, got {self.n_streams}")
+        if self.output_scaling not in ("divide", "multiply", "none"):
+            raise ValueError(f"output_scaling must be 'divide', 'multiply' or 'none', got {self.output_scaling!r}")
+
+    def connection(self, site: Site) -> Connection:
+        return HyperConnection(site, self)
+
+    def ends(self, site: Site) -> Ends:
+        return StreamEnds(self.n_streams)
+
+    def extra_params(self, shape: ShapeLike) -> int:
+        n = self.n_streams
+        return 2 * shape.n_layers * (shape.d_model * (n + 2) + n * (n + 2) + 2)
+
+    def scale_init(self, attention: Any, feed_forward: Any) -> None:
+        power = {"divide": -0.5, "multiply": 0.5, "none": 0.0}[self.output_scaling]
+        attention.w_out.weight.mul_(self.n_streams**power)
+        feed_forward.w2.weight.mul_(self.n_streams**power)

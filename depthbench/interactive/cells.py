@@ -1,0 +1,162 @@
+"""What do the runs of a grid say, cell by cell, and how sure is it?
+
+A cell is a design at a shape with one learning rate, under one recipe. Runs of different recipes (tokens, batch,
+sequence length, data, options) never share a cell. The spread of a cell is over seeds; the evaluation's standard error
+says how well one model's loss was measured and nothing about another seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from depthbench import published
+
+RECIPE = ("suite", "data_name", "data_sha256", "seq_len", "global_batch_tokens", "n_tokens")
+SETTING = ("design", "options", "n_layers", "d_model", "lr")
+COLUMNS = [
+    *RECIPE, *SETTING, "aspect_ratio", "mean", "n", "sd", "se_eval", "n_failed", "failed", "run_ids", "n_lrs", "best",
+]  # fmt: skip
+
+# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; beyond the list the last one, too careful.
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def cells(runs: pd.DataFrame, *, suite: str, designs: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row a cell of a suite, from the frame of `load_runs`: mean (nats), n seeds, sd over seeds (NaN below two).
+
+    `n_tokens` of a cell is what its complete runs trained on; runs that diverged or stopped never reached theirs, so
+    they are counted in `n_failed` of every cell of their setting, and never averaged. `best` marks the learning rate of
+    each design, shape and recipe with the fewest failed runs, then the lowest mean (as `figures.at_best_lr`). An empty
+    frame gives an empty one.
+    """
+    rows = runs[(runs["suite"] == suite) & (runs["kind"] == "measured")]
+    if designs is not None:
+        rows = rows[rows["design"].isin(list(designs))]
+    done = rows[(rows["status"] == "complete") & rows["val_loss_nats"].notna()]
+    lost = rows.drop(done.index)
+    out: list[dict[str, Any]] = []
+    for key, group in done.groupby([*RECIPE, *SETTING], dropna=False, sort=True):
+        out.append(_cell(key, group))
+    meant = [c for c in (*RECIPE, *SETTING) if c != "n_tokens"]
+    for key, group in lost.groupby(meant, dropna=False, sort=True):
+        named = dict(zip(meant, key, strict=True))
+        homes = [cell for cell in out if all(cell[c] == named[c] for c in meant)]
+        if not homes:
+            homes = [
+                named | {"n_tokens": None, "mean": math.nan, "n": 0, "sd": math.nan, "se_eval": math.nan, "run_ids": ()}
+            ]
+            homes[0]["aspect_ratio"] = float(group["aspect_ratio"].iloc[0])
+            out += homes
+        for cell in homes:
+            cell["n_failed"] = len(group)
+            cell["failed"] = tuple(f"{r.run_id}: {r.status} at step {r.steps}" for r in group.itertuples())
+    frame = pd.DataFrame(out, columns=COLUMNS)
+    frame["n_failed"] = frame["n_failed"].fillna(0).astype(int)
+    frame["failed"] = [value if isinstance(value, tuple) else () for value in frame["failed"]]
+    place = [*RECIPE, "design", "options", "n_layers", "d_model"]
+    measured = frame["n"] > 0
+    frame["n_lrs"] = frame.groupby(place, dropna=False)["lr"].transform("nunique") if len(frame) else 0
+    frame["best"] = False
+    if measured.any():
+        best = frame[measured].sort_values(["n_failed", "mean"]).drop_duplicates(place)
+        frame.loc[best.index, "best"] = True
+    order = {name: place for place, name in enumerate(published.labels())}
+    rank = frame["design"].map(lambda name: (order.get(name, len(order)), name))
+    return frame.assign(rank=rank).sort_values([*RECIPE, "rank", "n_layers", "lr"])[COLUMNS].reset_index(drop=True)
+
+
+def _cell(key: tuple[Hashable, ...], group: pd.DataFrame) -> dict[str, Any]:
+    losses = group["val_loss_nats"].astype(float)
+    return dict(zip((*RECIPE, *SETTING), key, strict=True)) | {
+        "aspect_ratio": float(group["aspect_ratio"].iloc[0]),
+        "mean": float(losses.mean()),
+        "n": len(group),
+        "sd": float(losses.std(ddof=1)) if len(group) > 1 else math.nan,
+        "se_eval": float(group["val_loss_se"].astype(float).mean()),
+        "run_ids": tuple(group.sort_values(["seed", "run_id"])["run_id"]),
+    }
+
+
+def recipes(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The cells of each recipe with the recipe in words, the most-covered first; failed-only cells are left out."""
+    known = frame[frame["n"] > 0]
+    out = []
+    for key, group in known.groupby(list(RECIPE), dropna=False, sort=True):
+        r: dict[str, Any] = dict(zip(RECIPE, key, strict=True))
+        n_tokens, seq_len, batch = (int(r[name]) for name in ("n_tokens", "seq_len", "global_batch_tokens"))
+        words = f"{n_tokens:,} tokens of {r['data_name']}, {seq_len} a sequence, {batch:,} a step"
+        out.append((words, group.reset_index(drop=True)))
+    return sorted(out, key=lambda item: (-len(item[1]), item[0]))
+
+
+def verdict(mean: float, sd: float, n: int, base_mean: float, base_sd: float, base_n: int) -> tuple[float, float, str]:
+    """Gap to the baseline (nats), its standard error over seeds (NaN below two a side), and what may be said of it.
+
+    Welch's difference of means, judged by Student's t at 95 % with the smaller side's degrees of freedom.
+    """
+    gap = mean - base_mean
+    if not n or not base_n:
+        return math.nan, math.nan, "no baseline row at this shape" if n else "no complete run"
+    if n < 2 or base_n < 2:
+        return gap, math.nan, "one seed: cannot tell"
+    error = math.sqrt(sd**2 / n + base_sd**2 / base_n)
+    quantile = _T95[min(min(n, base_n) - 1, len(_T95)) - 1]
+    if abs(gap) <= quantile * error:
+        return gap, error, "within the noise of the seeds"
+    return gap, error, "lower, beyond the noise of the seeds" if gap < 0 else "higher, beyond the noise of the seeds"
+
+
+def _best(frame: pd.DataFrame) -> pd.DataFrame:
+    shown = frame[frame["best"]]
+    if len(shown.drop_duplicates(list(RECIPE))) > 1:
+        raise ValueError(
+            "the frame mixes recipes, and other tokens or data are another question; take one of recipes(frame)"
+        )
+    return shown
+
+
+def against_baseline(frame: pd.DataFrame, baseline: str = "pre_ln") -> pd.DataFrame:
+    """The best cell of each design and shape of ONE recipe beside the baseline at the same shape.
+
+    Raises ValueError if the frame mixes recipes, which must never be compared.
+    """
+    shown = _best(frame)
+    base: dict[Any, Any] = {}
+    others: list[Any] = []
+    for row in shown.itertuples():
+        if row.design == baseline:
+            base[row.n_layers, row.d_model] = row
+        else:
+            others.append(row)
+    out = []
+    for row in others:
+        other = base.get((row.n_layers, row.d_model))
+        stats = (other.mean, other.sd, other.n) if other else (math.nan, math.nan, 0)
+        place = {"design": row.design, "n_layers": row.n_layers, "d_model": row.d_model}
+        result = zip(("gap_nats", "gap_se", "verdict"), verdict(row.mean, row.sd, row.n, *stats), strict=True)
+        out.append(place | dict(result) | {"n": row.n, "n_baseline": stats[2]})
+    columns = ["design", "n_layers", "d_model", "gap_nats", "gap_se", "n", "n_baseline", "verdict"]
+    return pd.DataFrame(out, columns=columns)
+
+
+def across_depth(frame: pd.DataFrame) -> pd.DataFrame:
+    """Each design's deepest best cell beside its shallowest, of ONE recipe: does depth pay, and can one tell?
+
+    A negative `gap_nats` says that the deep shape is better. Raises ValueError if the frame mixes recipes.
+    """
+    out = []
+    for design, line in _best(frame).groupby("design", sort=False):
+        if len(line) < 2:
+            continue
+        rows: list[Any] = list(line.sort_values("n_layers").itertuples())
+        first, last = rows[0], rows[-1]
+        result = verdict(last.mean, last.sd, last.n, first.mean, first.sd, first.n)
+        place = {"design": design, "n_layers_from": first.n_layers, "n_layers_to": last.n_layers}
+        told = dict(zip(("gap_nats", "gap_se", "verdict"), result, strict=True))
+        out.append(place | told | {"n_from": first.n, "n_to": last.n})
+    columns = ["design", "n_layers_from", "n_layers_to", "gap_nats", "gap_se", "n_from", "n_to", "verdict"]
+    return pd.DataFrame(out, columns=columns)

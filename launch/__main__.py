@@ -1,0 +1,57 @@
+"""`python -m launch plan|run|status SUITE` and `python -m launch chapters|notebooks|keep`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+
+from depthbench.designs import UnknownDesign
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m launch", description=__doc__)
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    suite = argparse.ArgumentParser(add_help=False)
+    suite.add_argument("suite", help="pocket, main-400m, ... (an unknown name lists them)")
+    suite.add_argument("--designs", nargs="+", metavar="NAME", help="default: all registered designs")
+    suite.add_argument("--n-layers", nargs="+", type=int, metavar="L", help="default: every depth of the suite")
+    suite.add_argument("--lr", nargs="+", type=float, metavar="RATE", help="default: the suite's grid")
+    suite.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="default: the suite's")
+    suite.add_argument(
+        "--tokens-per-param", type=float, metavar="X", help="token budget, in tokens per parameter of the base shape"
+    )
+    verbs.add_parser("plan", parents=[suite], help="what would run, what is done, and what it will cost")
+    run = verbs.add_parser("run", parents=[suite], help="run what is missing, resume what was cut")
+    run.add_argument("--workers", type=int, default=1, help="runs side by side, each on its own cores (default 1)")
+    run.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    verbs.add_parser("status", parents=[suite], help="state of each run and the results so far")
+    chapters = verbs.add_parser("chapters", help="execute the book's chapters and hand the outputs to the book")
+    chapters.add_argument("names", nargs="*", metavar="CHAPTER", help="default: all")
+    chapters.add_argument("--force", action="store_true", help="execute even what is unchanged")
+    verbs.add_parser("notebooks", help="write build/notebooks/*.ipynb for plain papermill or JupyterLab")
+    keep = verbs.add_parser(
+        "keep", parents=[suite], help="copy finished local rows and thinned curves to results/, to be committed"
+    )
+    keep.add_argument("--allow-dirty", action="store_true", help="also rows made with uncommitted changes")
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; errors the user can mend are one line and exit code 2."""
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(given)
+    os.environ["DEPTHBENCH_COMMAND"] = "python -m launch " + shlex.join(given)
+    from launch import verbs
+
+    try:
+        return getattr(verbs, options.verb)(options)
+    except (UnknownDesign, ValueError, FileNotFoundError) as error:
+        print(f"launch: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

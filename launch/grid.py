@@ -1,0 +1,134 @@
+"""A suite and its filters -> the runs they mean, and the state of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from depthbench import designs
+from depthbench.paths import RUNS
+from depthbench.records import RunRecord, load_runs
+from depthbench.spec import TrainSpec
+from depthbench.suites import SUITES, Suite
+
+# Attained on small models by one CPU core of 2024; only for runs with no measured neighbour, and printed as rough.
+ROUGH_FLOP_PER_S = 1e10
+SPEC_FIELDS = set(TrainSpec.model_fields) - {"design", "shape", "lr", "seed", "options", "n_tokens", "tokens_per_param"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a suite."""
+
+    suite: str
+    spec: TrainSpec
+    runs: Path = RUNS
+
+    @property
+    def run_dir(self) -> Path:
+        return self.runs / self.spec.run_id
+
+    @cached_property
+    def record(self) -> RunRecord | None:
+        """The record of a run that needs no more work."""
+        path = self.run_dir / "record.json"
+        return RunRecord.model_validate_json(path.read_text()) if path.exists() else None
+
+    @property
+    def state(self) -> str:
+        """done, diverged, running (another process holds it), cut (begun and not finished) or missing."""
+        if self.record is not None:
+            return "done" if self.record.status == "complete" else self.record.status
+        if not (self.run_dir / "spec.json").exists():
+            return "missing"
+        try:
+            with FileLock(self.run_dir / "lock", timeout=0):
+                return "cut"
+        except Timeout:
+            return "running"
+
+
+def jobs(
+    suite_name: str,
+    *,
+    design_names: Sequence[str] | None = None,
+    n_layers: Sequence[int] | None = None,
+    lrs: Sequence[float] | None = None,
+    seeds: Sequence[int] | None = None,
+    tokens_per_param: float | None = None,
+    runs: Path = RUNS,
+) -> list[Job]:
+    """The runs of a suite that the filters keep, seeds slowest and depth fastest.
+
+    `lrs` and `seeds` replace the suite's grids; `tokens_per_param` scales its token budget (counted on the suite's base
+    shape, so that every run of the suite sees the same number of tokens). Raises ValueError naming what the suite has.
+    """
+    suite = find_suite(suite_name)
+    chosen = [designs.get(name).name for name in design_names or designs.names()]
+    depths = [shape.n_layers for shape in suite.shapes]
+    if missing := [depth for depth in n_layers or () if depth not in depths]:
+        raise ValueError(f"suite {suite.name!r} has no depth {missing}; its depths: {depths}")
+    shapes = [shape for shape in suite.shapes if n_layers is None or shape.n_layers in n_layers]
+    recipe: dict[str, Any] = {key: value for key, value in suite.recipe.items() if key in SPEC_FIELDS}
+    n_tokens = suite.recipe["n_tokens"]
+    if tokens_per_param is not None:
+        n_tokens = round(tokens_per_param * suite.base.num_params().total)
+    return [
+        Job(suite.name, TrainSpec(design=name, shape=shape, lr=lr, seed=seed, n_tokens=n_tokens, **recipe), runs)
+        for seed in seeds or suite.recipe.get("seeds", (0,))
+        for name in chosen
+        for lr in lrs or suite.lrs(name)
+        for shape in shapes
+    ]
+
+
+def find_suite(name: str) -> Suite:
+    """A suite by name; raises ValueError naming those there are."""
+    if name not in SUITES:
+        raise ValueError(f"unknown suite {name!r}; suites: {', '.join(SUITES)}")
+    return SUITES[name]
+
+
+def seconds(job: Job, measured: pd.DataFrame) -> tuple[float, bool]:
+    """Estimated training seconds of a run on one worker, and whether a measured run of its kind backs it."""
+    tokens = job.spec.n_steps * job.spec.global_batch_tokens
+    same = measured[
+        (measured.design == job.spec.design)
+        & (measured.n_layers == job.spec.shape.n_layers)
+        & (measured.d_model == job.spec.shape.d_model)
+    ]
+    if len(same):
+        return tokens / float(same.tokens_per_s.median()), True
+    return 6 * job.spec.shape.num_params(job.spec.design).total * tokens / ROUGH_FLOP_PER_S, False
+
+
+def plan_frame(todo: Sequence[Job]) -> pd.DataFrame:
+    """One row a run: state, shape, parameters, tokens, estimated seconds, and what is known of its result."""
+    measured = load_runs()
+    rows = []
+    for job in todo:
+        estimate, backed = seconds(job, measured)
+        record = job.record
+        rows.append(
+            {
+                "run_id": job.spec.run_id,
+                "state": job.state,
+                "design": job.spec.design,
+                "n_layers": job.spec.shape.n_layers,
+                "d_model": job.spec.shape.d_model,
+                "params": job.spec.shape.num_params(job.spec.design, **job.spec.options).total,
+                "tokens": job.spec.n_steps * job.spec.global_batch_tokens,
+                "lr": job.spec.lr,
+                "seed": job.spec.seed,
+                "seconds": round(record.wall_s if record else estimate),
+                "from": "this run" if record else "measured" if backed else "rough",
+                "val_loss": round(record.val_loss.mean, 4) if record and record.val_loss else None,
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,127 @@
+"""What each verb of `python -m launch` does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import pandas as pd
+
+from depthbench.callbacks import read_history
+from depthbench.paths import BUILD, NOTEBOOKS, RESULTS
+from launch.grid import Job, jobs, plan_frame
+
+
+def chosen(options: argparse.Namespace) -> list[Job]:
+    """The jobs a command line means."""
+    return jobs(
+        options.suite,
+        design_names=options.designs,
+        n_layers=options.n_layers,
+        lrs=options.lr,
+        seeds=options.seeds,
+        tokens_per_param=options.tokens_per_param,
+    )
+
+
+def plan(options: argparse.Namespace, workers: int = 1) -> int:
+    """Print each run, its state and its cost, and the total."""
+    frame = plan_frame(chosen(options))
+    left = frame[~frame.state.isin(["done", "diverged"])]
+    with pd.option_context("display.width", 200, "display.max_rows", 500):
+        print(frame.fillna("").to_string(index=False))
+    hours = left.seconds.sum() / workers / 3600
+    rough = " (rough: no measured run of that design and shape yet)" if (left["from"] == "rough").any() else ""
+    counts = ", ".join(f"{count} {state}" for state, count in frame.state.value_counts().items())
+    print(
+        f"{len(frame)} runs: {counts}. "
+        f"Left: {left.tokens.sum():,} tokens, about {hours:.2f} h on {workers} worker(s){rough}."
+    )
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run what is missing and resume what was cut."""
+    from depthbench import data
+    from launch.workers import run_all
+
+    todo = chosen(options)
+    if options.dry_run:
+        return plan(options, options.workers)
+    left = [job for job in todo if job.state in ("missing", "cut")]
+    busy = [job for job in todo if job.state == "running"]
+    print(
+        f"{options.suite}: {len(todo)} runs, {len(todo) - len(left) - len(busy)} done, "
+        f"{len(busy)} running elsewhere, {len(left)} to do"
+    )
+    if not left:
+        return 0
+    for name in sorted({job.spec.data for job in left}):
+        data.prepare(name)
+    return run_all(left, options.workers)
+
+
+def status(options: argparse.Namespace) -> int:
+    """Print states and a table of results."""
+    frame = plan_frame(chosen(options))
+    print(", ".join(f"{count} {state}" for state, count in frame.state.value_counts().items()))
+    done = frame[frame.val_loss.notna()]
+    if len(done):
+        print("mean validation loss, nats per token:")
+        print(
+            done.pivot_table(index=["design", "lr"], columns=["n_layers", "d_model"], values="val_loss")
+            .round(4)
+            .to_string()
+        )
+    for job in chosen(options):
+        if job.state in ("running", "cut"):
+            rows = read_history(job.run_dir / "history.jsonl")
+            print(f"{job.state} {job.spec.run_id}: step {rows[-1]['step'] if rows else 0} of {job.spec.n_steps}")
+    return 0
+
+
+def chapters(options: argparse.Namespace) -> int:
+    """Execute chapters."""
+    from launch.chapters import execute_all
+
+    for path in execute_all(options.names, force=options.force):
+        print(path.relative_to(BUILD.parent))
+    return 0
+
+
+def notebooks(options: argparse.Namespace) -> int:
+    """Write .ipynb files for plain papermill."""
+    import jupytext
+
+    from launch.notebooks import read
+
+    target = BUILD / "notebooks"
+    target.mkdir(parents=True, exist_ok=True)
+    for source in sorted(NOTEBOOKS.glob("*.md")):
+        jupytext.write(read(source), target / f"{source.stem}.ipynb", fmt="ipynb")
+        print((target / f"{source.stem}.ipynb").relative_to(BUILD.parent))
+    return 0
+
+
+def keep(options: argparse.Namespace) -> int:
+    """Copy finished local rows that `results/` lacks, with a thinned curve of each."""
+    from depthbench import records
+
+    here = records.latest(records.COMMITTED_RUNS)
+    added = 0
+    for job in chosen(options):
+        record = job.record
+        if record is None or record == here.get(record.run_id):
+            continue
+        if record.provenance.dirty and not options.allow_dirty:
+            print(f"left out {record.run_id}: made with uncommitted changes (--allow-dirty takes it)", file=sys.stderr)
+            continue
+        records.append(record, records.COMMITTED_RUNS)
+        curve = pd.DataFrame(read_history(job.run_dir / "history.jsonl"))
+        thin = curve[(curve.step % max(1, len(curve) // 100) == 0) | (curve.step == curve.step.max())]
+        (RESULTS / "curves").mkdir(parents=True, exist_ok=True)
+        thin.to_csv(RESULTS / "curves" / f"{record.run_id}.csv", index=False, float_format="%.6g")
+        added += 1
+    print(f"{added} rows added to {os.path.relpath(records.COMMITTED_RUNS, BUILD.parent)}")
+    return 0
