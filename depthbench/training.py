@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from olmo_core.train import Trainer
+from torch.distributed.checkpoint.api import CheckpointException
 
 from depthbench import provenance, records
 from depthbench.callbacks import read_history
@@ -81,7 +82,9 @@ def train(
         microbatch = microbatch_tokens or spec.global_batch_tokens
         started, clock = provenance.now(), time.perf_counter()
         state = _State(run_dir)
-        with _log_to(run_dir / "train.log"):
+        with _log_to(run_dir / "train.log"), warnings.catch_warnings():
+            # True by design on one process, and repeated at every checkpoint.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             trainer = _ready_trainer(
                 spec,
                 data,
@@ -167,7 +170,7 @@ def _ready_trainer(spec: TrainSpec, data: TokenData, run_dir: Path, **kwargs: An
         try:
             trainer.load_checkpoint(path, load_trainer_state=True, load_optim_state=True)
             return trainer
-        except Exception as error:  # whatever a damaged file raises; the run goes on from the one before
+        except (Exception, CheckpointException) as error:  # whatever a damaged file raises, BaseException included
             aside = run_dir / f"damaged-step{step}"
             shutil.rmtree(aside, ignore_errors=True)
             Path(path).rename(aside)
@@ -183,10 +186,7 @@ def _ready_trainer(spec: TrainSpec, data: TokenData, run_dir: Path, **kwargs: An
 def _fit(trainer: Trainer, spec: TrainSpec) -> tuple[str, str | None]:
     """Run to the end and say how it ended."""
     try:
-        with warnings.catch_warnings():
-            # True by design on one process, and repeated at every checkpoint.
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            trainer.fit()
+        trainer.fit()
     except RuntimeError as error:
         if "loss encountered at step" in str(error):
             return "diverged", str(error)

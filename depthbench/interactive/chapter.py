@@ -46,4 +46,4 @@ def show_table(frame: pd.DataFrame, *, formats: Mapping[str, str] | None = None,
     for column, form in (formats or {}).items():
         shown[column] = [format(value, form) if pd.notna(value) else "-" for value in frame[column]]
     body = shown.to_html(index=False, border=0, justify="unset", escape=True)
-    return HTML(f'<div class="db-table{" db-words" if words else ""}">{body}</div>')
+    return HTML(f'<div class="db-table{" db-words" if words else ""}" tabindex="0">{body}</div>')

@@ -1,0 +1,101 @@
+"""The grid of a suite, its states and its plan; the command line's errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+import depthbench as db
+from launch.__main__ import main, parser
+from launch.grid import SPEC_FIELDS, jobs
+from launch.notebooks import check_parameters, read
+from launch.workers import parameters
+
+
+def test_a_suite_is_its_designs_rates_and_shapes(tmp_path: Path) -> None:
+    chosen = jobs("pocket", seeds=[0, 1], runs=tmp_path)
+    assert len(chosen) == 2 * len(db.designs.names()) * len(db.SUITES["pocket"].shapes)
+    assert len({job.spec.run_id for job in chosen}) == len(chosen)
+    assert {job.spec.n_steps for job in chosen} == {db.SUITES["pocket"].n_steps}, "every run sees the same tokens"
+    sweep = jobs("main-400m", design_names=["hc"], n_layers=[24], runs=tmp_path)
+    assert [job.spec.lr for job in sweep] == [5e-4, 1e-3, 2e-3, 5e-3]
+    assert {job.spec.n_steps for job in sweep} == {7600}
+
+
+def test_filters_and_budget(tmp_path: Path) -> None:
+    (job,) = jobs("pocket", design_names=["hc"], n_layers=[4], lrs=[1e-3], seeds=[5], tokens_per_param=2, runs=tmp_path)
+    assert (job.spec.design, job.spec.shape.n_layers, job.spec.lr, job.spec.seed) == ("hc", 4, 1e-3, 5)
+    assert job.spec.n_steps == round(2 * db.SUITES["pocket"].base.num_params().total / 2048)
+
+
+def test_every_recipe_field_of_every_suite_is_used() -> None:
+    grids = {"lrs", "lrs_by_design", "seeds", "best_lr", "n_tokens"}
+    for suite in db.SUITES.values():
+        assert set(suite.recipe) - grids <= SPEC_FIELDS, suite.name
+        assert jobs(suite.name)
+
+
+def test_states(tmp_path: Path) -> None:
+    (job,) = jobs("pocket", design_names=["pre_ln"], n_layers=[2], runs=tmp_path)
+    assert job.state == "missing"
+    job.run_dir.mkdir()
+    (job.run_dir / "spec.json").write_text("{}")
+    assert job.state == "cut"
+    with FileLock(job.run_dir / "lock"):
+        assert job.state == "running"
+
+
+def test_job_fits_the_run_page(tmp_path: Path) -> None:
+    from depthbench.paths import NOTEBOOKS
+
+    (job,) = jobs("pocket", design_names=["hc"], n_layers=[2], tokens_per_param=1, runs=tmp_path)
+    given = json.loads(json.dumps(parameters(job)))
+    check_parameters(read(NOTEBOOKS / "run.md"), given, "run.md")
+    shape = db.Shape(**{key: given[key] for key in db.Shape.model_fields})
+    again = db.TrainSpec(
+        **{key: given[key] for key in ("design", "options", "lr", "seed", "n_tokens", "data")},
+        shape=shape,
+        **given["recipe"],
+    )
+    assert again.run_id == job.spec.run_id
+
+
+def test_unknown_parameter_of_a_page() -> None:
+    from depthbench.paths import NOTEBOOKS
+
+    with pytest.raises(ValueError, match=r"no parameter depth; its parameters: .*n_layers"):
+        check_parameters(read(NOTEBOOKS / "run.md"), {"depth": 3}, "run.md")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["plan", "nothing"], "unknown suite 'nothing'; suites: .*pocket"),
+        (["plan", "pocket", "--designs", "resnet"], "unknown design 'resnet'; registered designs: pre_ln"),
+        (["run", "pocket", "--n-layers", "5"], r"no depth \[5\]; its depths: \[2, 3, 4, 8, 16\]"),
+        (["run", "pocket", "--lr", "-1"], "lr"),
+        (["chapters", "nothing"], "no chapter nothing; chapters: .*shapes"),
+    ],
+)
+def test_errors_name_what_is_allowed(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import re
+
+    assert main(arguments) == 2
+    assert re.search(says, capsys.readouterr().err)
+
+
+def test_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "pocket", "--designs", "pre_ln", "--seeds", "987654", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "5 runs: 5 missing" in out and " h on 1 worker" in out
+
+
+def test_help_of_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("plan", "run", "status", "chapters", "notebooks", "keep"):
+        with pytest.raises(SystemExit) as ended:
+            parser().parse_args([verb, "--help"])
+        assert ended.value.code == 0
+        assert "usage" in capsys.readouterr().out
