@@ -12,7 +12,7 @@ unexport MPLBACKEND
 GRID := pocket --designs pre_ln hc full_attnres --n-layers 2 4 8 --tokens-per-param 4
 WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
 
-.PHONY: help book test setup data grid chapters notebooks html check unit nbval pages clean
+.PHONY: help book test setup data grid chapters notebooks html check unit nbval pages picture clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -54,8 +54,8 @@ html: $(STAMP)  ## render the book
 
 test: setup  ## set up, then every test
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory data
+	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory chapters
 	@$(MAKE) --no-print-directory nbval
 	@$(MAKE) --no-print-directory html
@@ -74,6 +74,9 @@ nbval: $(STAMP)  ## a second execution of every chapter must print the same
 
 pages: $(STAMP)  ## the rendered pages, in files and in a browser
 	$(BIN)/python -m pytest tests/book
+
+picture: $(STAMP)  ## draw the README's picture from the published numbers and the rows in results/
+	$(BIN)/python -m launch picture
 
 clean:  ## remove what was rendered and executed; data, runs and the environment stay
 	rm -rf _build build/chapters build/jupyter_cache

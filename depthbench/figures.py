@@ -33,10 +33,10 @@ PALETTE: Mapping[str, str] = MappingProxyType(
         "lns": "#7f1ee8",
         "deepnorm": "#3b2209",
         "keel": "#10494d",
-        "hc": "#ee068d",
-        "mhc": "#ac86fb",
+        "hc": "#e9068a",
+        "mhc": "#a57ef8",
         "full_attnres": "#017d4c",
-        "block_attnres": "#9c8c04",
+        "block_attnres": "#978804",
         "moda": "#545302",
     }
 )

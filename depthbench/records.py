@@ -7,6 +7,7 @@ be asked for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -153,6 +154,12 @@ def latest(path: Path) -> dict[str, RunRecord]:
     return {record.run_id: record for record in read(path)}
 
 
+def recipe_key(recipe: dict[str, Any]) -> str:
+    """A short hash of what two runs must share before their losses are compared: all but design, shape, rate, seeds."""
+    shared = {key: value for key, value in recipe.items() if key not in _SCIENTIFIC}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:8]
+
+
 def flatten(record: RunRecord, origin: str) -> dict[str, Any]:
     """A record as one flat row; units stand in the names."""
     val, shape = record.val_loss, record.shape
@@ -166,6 +173,7 @@ def flatten(record: RunRecord, origin: str) -> dict[str, Any]:
         **shape,
         "aspect_ratio": shape["d_model"] / shape["n_layers"],
         **{f"params_{key}": value for key, value in record.params.model_dump().items()},
+        "recipe": recipe_key(record.recipe),
         "lr": record.recipe["lr"],
         "seed": record.recipe["seed"],
         "data_seed": record.recipe["data_seed"],
@@ -190,6 +198,7 @@ def flatten(record: RunRecord, origin: str) -> dict[str, Any]:
         "weights_sha256": record.weights_sha256,
         "git_commit": record.provenance.git_commit,
         "dirty": record.provenance.dirty,
+        "dtype": record.provenance.dtype,
         "device": record.provenance.device,
         "started": record.provenance.started,
         "ended": record.provenance.ended,
@@ -216,10 +225,13 @@ def load_runs(
     )
 
 
+# What a benchmark varies, and the seeds it repeats over.
+_SCIENTIFIC = {"design", "options", "shape", "lr", "seed", "data_seed"}
 _COLUMNS = [
     "run_id", "origin", "kind", "suite", "design", "options", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff",
-    "vocab_size", "aspect_ratio", "params_total", "params_backbone", "params_embedding", "params_design", "lr", "seed",
-    "data_seed", "data_name", "data_sha256", "seq_len", "global_batch_tokens", "status", "reason", "steps", "n_tokens",
-    "val_loss_nats", "val_loss_se", "val_n_tokens", "bits_per_byte", "train_loss_last", "grad_norm_max", "wall_s",
-    "tokens_per_s", "peak_bytes", "n_resumes", "weights_sha256", "git_commit", "dirty", "device", "started", "ended",
+    "vocab_size", "aspect_ratio", "params_total", "params_backbone", "params_embedding", "params_design", "recipe",
+    "lr", "seed", "data_seed", "data_name", "data_sha256", "seq_len", "global_batch_tokens", "status", "reason",
+    "steps", "n_tokens", "val_loss_nats", "val_loss_se", "val_n_tokens", "bits_per_byte", "train_loss_last",
+    "grad_norm_max", "wall_s", "tokens_per_s", "peak_bytes", "n_resumes", "weights_sha256", "git_commit", "dirty",
+    "dtype", "device", "started", "ended",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`python -m launch plan|run|status SUITE` and `python -m launch chapters|notebooks|keep`."""
+"""`python -m launch plan|run|status SUITE` and `python -m launch chapters|notebooks|keep|picture`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import sys
 
 from depthbench.designs import UnknownDesign
+from depthbench.token_files import DataError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
         "keep", parents=[suite], help="copy finished local rows and thinned curves to results/, to be committed"
     )
     keep.add_argument("--allow-dirty", action="store_true", help="also rows made with uncommitted changes")
+    verbs.add_parser("picture", help="draw the README's picture from the published numbers and the committed rows")
     return top
 
 
@@ -48,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         return getattr(verbs, options.verb)(options)
-    except (UnknownDesign, ValueError, FileNotFoundError) as error:
+    except (UnknownDesign, ValueError, FileNotFoundError, DataError) as error:
         print(f"launch: {error}", file=sys.stderr)
         return 2
 

@@ -6,10 +6,12 @@ import argparse
 import os
 import sys
 
+import matplotlib
 import pandas as pd
 
+from depthbench import records
 from depthbench.callbacks import read_history
-from depthbench.paths import BUILD, NOTEBOOKS, RESULTS
+from depthbench.paths import BUILD, NOTEBOOKS, RESULTS, ROOT
 from launch.grid import Job, jobs, plan_frame
 
 
@@ -57,8 +59,10 @@ def run(options: argparse.Namespace) -> int:
     )
     if not left:
         return 0
-    for name in sorted({job.spec.data for job in left}):
-        data.prepare(name)
+    for name in sorted({job.spec.data for job in left} - set(data.prepared())):
+        # FineWeb-Edu is cut to what these runs read; the sets made from packages are as long as they are.
+        need = max(job.spec.n_steps * job.spec.global_batch_tokens for job in left if job.spec.data == name)
+        data.prepare(name, max_train_tokens=need if name == "fineweb-edu" else None)
     return run_all(left, options.workers)
 
 
@@ -106,8 +110,6 @@ def notebooks(options: argparse.Namespace) -> int:
 
 def keep(options: argparse.Namespace) -> int:
     """Copy finished local rows that `results/` lacks, with a thinned curve of each."""
-    from depthbench import records
-
     here = records.latest(records.COMMITTED_RUNS)
     added = 0
     for job in chosen(options):
@@ -124,4 +126,20 @@ def keep(options: argparse.Namespace) -> int:
         thin.to_csv(RESULTS / "curves" / f"{record.run_id}.csv", index=False, float_format="%.6g")
         added += 1
     print(f"{added} rows added to {os.path.relpath(records.COMMITTED_RUNS, BUILD.parent)}")
+    return 0
+
+
+def picture(options: argparse.Namespace) -> int:
+    """Draw the README's picture: published curves, and beside them the committed pocket rows."""
+    from depthbench import figures, published
+
+    runs = records.load_runs("committed")
+    runs = runs[(runs.suite == "pocket") & (runs.status == "complete")]
+    curves = published.table("val_loss_400m")
+    figure = figures.loss_vs_shape(curves, runs if len(runs) else None)
+    target = ROOT / "book" / "_static" / "picture.svg"
+    # No date and fixed element ids: the same rows draw the same bytes.
+    with matplotlib.rc_context({"svg.hashsalt": "depthbench"}):
+        figure.savefig(target, metadata={"Date": None, "Description": figures.alt_text(figure)}, bbox_inches="tight")
+    print(target.relative_to(ROOT))
     return 0

@@ -252,4 +252,4 @@ def test_colours_in_grey_and_on_white() -> None:
     lightness = sorted(lab(color, VISION["normal"])[0] for color in figures.PALETTE.values())
     assert min(np.diff(lightness)) > 5
     luminance = [((value + 16) / 116) ** 3 if value > 8 else value / 903.3 for value in lightness]
-    assert min(1.05 / (y + 0.05) for y in luminance) > 2.5
+    assert min(1.05 / (y + 0.05) for y in luminance) > 3

@@ -15,7 +15,7 @@ import pandas as pd
 
 from depthbench import published
 
-RECIPE = ("suite", "data_name", "data_sha256", "seq_len", "global_batch_tokens", "n_tokens")
+RECIPE = ("suite", "data_name", "data_sha256", "seq_len", "global_batch_tokens", "n_tokens", "recipe", "dtype")
 SETTING = ("design", "options", "n_layers", "d_model", "lr")
 COLUMNS = [
     *RECIPE, *SETTING, "aspect_ratio", "mean", "n", "sd", "se_eval", "n_failed", "failed", "run_ids", "n_lrs", "best",
