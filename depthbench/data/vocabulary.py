@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthbench.corpora import Wheel
-from depthbench.token_files import DataError
+from depthbench.data.corpora import Wheel
+from depthbench.data.token_files import DataError
 
 if TYPE_CHECKING:
     from datasets import IterableDataset

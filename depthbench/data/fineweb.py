@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from depthbench.token_files import DataError
+from depthbench.data.token_files import DataError
 
 if TYPE_CHECKING:
     from datasets import IterableDataset

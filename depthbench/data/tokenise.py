@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from depthbench.data.token_files import DTYPE, SCHEMA, SPLITS, DataError, TokenData, existing, load, sha256_of
+from depthbench.data.vocabulary import BATCH_DOCS, special_ids, split_of, texts_of, train_bpe
 from depthbench.paths import DATA
-from depthbench.token_files import DTYPE, SCHEMA, SPLITS, DataError, TokenData, existing, load, sha256_of
-from depthbench.vocabulary import BATCH_DOCS, special_ids, split_of, texts_of, train_bpe
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthbench.token_files import DataError, sha256_of
+from depthbench.data.token_files import DataError, sha256_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
