@@ -7,13 +7,13 @@ last block, so that any block can be skipped or exchanged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from olmo_core.config import DType
 from olmo_core.nn.feed_forward import FeedForwardConfig
-from olmo_core.nn.layer_norm import LayerNormConfig
+from olmo_core.nn.layer_norm import LayerNormConfig, LayerNormType
 from olmo_core.nn.lm_head import LMOutputWithLoss
 from olmo_core.nn.transformer import Transformer, TransformerBlock, TransformerBlockConfig, TransformerConfig
 from torch import Tensor
@@ -58,11 +58,12 @@ class DesignBlock(TransformerBlock):
         super().__init__(layer_norm=layer_norm, init_device=init_device, **kwargs)
         # The stock block's additive stream is not used: the connection is the residual.
         del self.attention_residual_stream, self.feed_forward_residual_stream
-        self.attention_residual = design.connection(self._site(2 * self.block_idx, layer_norm, init_device))
-        self.feed_forward_residual = design.connection(self._site(2 * self.block_idx + 1, layer_norm, init_device))
-
-    def _site(self, sublayer: int, layer_norm: LayerNormConfig, device: str) -> Site:
-        return make_site(sublayer, self.n_layers, self.d_model, layer_norm, device)
+        self.attention = design.attention(self.attention)
+        kv_dim = cast(Any, self.attention).w_k.out_features
+        self.attention_residual, self.feed_forward_residual = (
+            design.connection(make_site(j, self.n_layers, self.d_model, kv_dim, layer_norm, init_device))
+            for j in (2 * self.block_idx, 2 * self.block_idx + 1)
+        )
 
     def forward(self, x: State, *, loss_div_factor: Any = None, **kwargs: Any) -> State:
         del loss_div_factor
@@ -88,8 +89,9 @@ class DesignTransformer(Transformer):
         super().__init__(block=block, **kwargs)
         assert block.layer_norm is not None
         self.design = design
+        kv_dim = cast(Any, self.blocks["0"]).attention.w_k.out_features
         self.residual_ends = design.ends(
-            make_site(2 * self.n_layers, self.n_layers, self.d_model, block.layer_norm, self.init_device)
+            make_site(2 * self.n_layers, self.n_layers, self.d_model, kv_dim, block.layer_norm, self.init_device)
         )
         # The parent cached its counts before the ends existed.
         for name in ("num_params", "num_non_embedding_params"):
@@ -100,7 +102,7 @@ class DesignTransformer(Transformer):
     def init_weights(self, **kwargs: Any) -> torch.Generator:
         generator = super().init_weights(**kwargs)
         for block in self.blocks.values():
-            self.design.scale_init(cast(Any, block).attention, cast(Any, block).feed_forward)
+            self.design.finish_init(block, std=self.init_std, generator=generator)
         return generator
 
     def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **kwargs: Any) -> Tensor | LMOutputWithLoss:
@@ -156,13 +158,16 @@ class DesignTransformerConfig(TransformerConfig):
         return self.shape.num_params(self.design, **self.options).total
 
 
-def make_site(sublayer: int, n_layers: int, d_model: int, layer_norm: LayerNormConfig, device: str) -> Site:
+def make_site(
+    sublayer: int, n_layers: int, d_model: int, kv_dim: int, layer_norm: LayerNormConfig, device: str
+) -> Site:
     """The site of a sublayer, with the block's norm as the kind of norm a connection makes."""
     dtype = layer_norm.dtype.as_pt() if layer_norm.dtype is not None else torch.float32
     return Site(
         sublayer=sublayer,
         n_sublayers=2 * n_layers,
         d_model=d_model,
+        kv_dim=kv_dim,
         eps=layer_norm.eps or NORM_EPS,
         make_norm=lambda: layer_norm.build(d_model, init_device=device),
         device=device,
@@ -180,7 +185,7 @@ def model_config(
     **options: Any,
 ) -> DesignTransformerConfig:
     """OLMo-core's configuration of `design` at `shape`; raises UnknownDesign or ValueError for unknown options."""
-    designs.configure(design, **options)
+    chosen = designs.configure(design, **options)
     # OLMo-core has no float64: such a model is built in float32 and widened, norms and RoPE in the input's type.
     wide = dtype == torch.float64
     config = DesignTransformerConfig.llama_like(
@@ -204,6 +209,8 @@ def model_config(
     block = cast(TransformerBlockConfig, config.block)
     assert block.layer_norm is not None and config.lm_head.layer_norm is not None
     block.layer_norm.full_precision = config.lm_head.layer_norm.full_precision = not wide
+    if chosen.block_norm == "layer":  # the final norm stays RMSNorm, as everywhere
+        block.layer_norm = replace(block.layer_norm, name=LayerNormType.default, bias=False)
     config.block = DesignBlockConfig(**block.as_dict(recurse=False), design=design, options=options)
     return cast(DesignTransformerConfig, config)
 

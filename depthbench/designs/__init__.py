@@ -13,8 +13,15 @@ if TYPE_CHECKING:
 
 _REGISTRY = {
     "pre_ln": "pre_ln:PreLN",
+    "sandwich_ln": "sandwich_ln:SandwichLN",
+    "lns": "lns:LayerNormScaling",
+    "deepnorm": "deepnorm:DeepNorm",
+    "keel": "keel:Keel",
     "hc": "hc:HyperConnections",
+    "mhc": "mhc:ManifoldHyperConnections",
     "full_attnres": "attn_res:FullAttnRes",
+    "block_attnres": "block_attn_res:BlockAttnRes",
+    "moda": "moda:MoDA",
 }
 
 

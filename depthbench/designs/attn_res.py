@@ -11,14 +11,25 @@ query.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from depthbench.designs.base import Card, Connection, Design, Ends, Norm, ShapeLike, Site, at_least_fp32, rms
+from depthbench.designs.base import (
+    Card,
+    Connection,
+    Design,
+    Ends,
+    Norm,
+    ShapeLike,
+    Site,
+    at_least_fp32,
+    no_autocast,
+    rms,
+)
 
-Sources = tuple[Tensor, ...]
+Sources = tuple[Any, ...]  # tensors (B, T, D), or None where nothing was written
 
 
 class DepthMix(nn.Module):
@@ -36,12 +47,18 @@ class DepthMix(nn.Module):
 
     def weights(self, sources: Sources) -> Tensor:
         """p (S, B, T) of each token, in at least float32."""
-        keys = rms(at_least_fp32(torch.stack(sources)), self.eps)  # (S, B, T, D)
-        return (keys @ (self.query * self.gain).to(keys.dtype)).softmax(0)
+        keys = rms(at_least_fp32(stack(sources)), self.eps)  # (S, B, T, D)
+        with no_autocast(keys):
+            return (keys @ (self.query * self.gain).to(keys.dtype)).softmax(0)
 
     def forward(self, sources: Sources) -> Tensor:
-        values = torch.stack(sources)  # (S, B, T, D)
+        values = stack(sources)
         return torch.einsum("sbt,sbtd->btd", self.weights(sources).to(values.dtype), values)
+
+
+def stack(sources: Sources) -> Tensor:
+    """(S, B, T, D) of the sources there are."""
+    return torch.stack([source for source in sources if source is not None])
 
 
 class AttnResConnection(Connection):

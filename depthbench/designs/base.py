@@ -13,7 +13,10 @@ its output goes; everything else is shared.
 `carry` is whatever `write` needs of what `read` already had in hand (Hyper-Connections compute read, residual and write
 weights in one product). `norm` is the norm with a gain that every branch of a LLaMA-like block owns; the block keeps it
 under OLMo-core's name, so a `pre_ln` model has the state dict of the stock one. `state` is any nesting of tuples and
-tensors and is never changed in place, so that leaving a write out is `state` itself.
+tensors (None where a place is empty) and is never changed in place, so that leaving a write out is `state` itself.
+
+Designs leave the branches alone, with one exception: MoDA's attention also reads what earlier layers left, so it has a
+`run` between `read` and `write` and supplies the attention module.
 
 Legend: B batch, T position, D d_model, N streams, S sources, J = 2L sublayers.
 """
@@ -38,6 +41,7 @@ class ShapeLike(Protocol):
     n_layers: int
     d_model: int
     n_heads: int
+    n_kv_heads: int
     d_ff: int
 
 
@@ -79,12 +83,14 @@ class Card:
 class Site:
     """Where a connection sits and how it makes its parameters.
 
-    `sublayer` is j, 0-based: 2l for the attention of layer l, 2l + 1 for its feed-forward.
+    `sublayer` is j, 0-based: 2l for the attention of layer l, 2l + 1 for its feed-forward. `kv_dim` is the width of
+    the attention's keys, n_kv_heads * head_dim.
     """
 
     sublayer: int
     n_sublayers: int
     d_model: int
+    kv_dim: int
     eps: float
     make_norm: Callable[[], nn.Module]
     device: str = "cpu"
@@ -111,6 +117,10 @@ class Connection(nn.Module):
         """What the branch sees, (B, T, D), and what `write` will need."""
         raise NotImplementedError
 
+    def run(self, branch: Callable[..., Tensor], u: Tensor, carry: Carry, **kwargs: Any) -> tuple[Tensor, Carry]:
+        """The branch's output y (B, T, D), and the carry. Only MoDA does more here than call the branch."""
+        return branch(u, **kwargs), carry
+
     def write(self, carry: Carry, y: Tensor, norm: Norm) -> State:
         """The state after the branch's output y (B, T, D) is remembered."""
         raise NotImplementedError
@@ -118,7 +128,8 @@ class Connection(nn.Module):
     def forward(self, state: State, branch: Callable[..., Tensor], norm: Norm, **kwargs: Any) -> State:
         """Read, run the branch, write."""
         u, carry = self.read(state, norm)
-        return self.write(carry, branch(u, **kwargs), norm)
+        y, carry = self.run(branch, u, carry, **kwargs)
+        return self.write(carry, y, norm)
 
 
 class Ends(nn.Module):
@@ -141,6 +152,15 @@ class Design:
     #: Globs of parameter names (inside a connection or the ends) that take no weight decay.
     no_decay: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def block_norm(self) -> Literal["rms", "layer"]:
+        """The kind of norm every branch of the block owns: RMSNorm, or LayerNorm without bias."""
+        return "rms"
+
+    def attention(self, stock: Any) -> nn.Module:
+        """A block's attention: OLMo-core's, as it is, but where the design's attention reads more than its input."""
+        return stock
+
     def connection(self, site: Site) -> Connection:
         """The connection of sublayer `site.sublayer`."""
         raise NotImplementedError
@@ -153,13 +173,21 @@ class Design:
         """Parameters beyond the Pre-LN backbone, in closed form; equal to the sum of numel of the built modules."""
         return 0
 
-    def scale_init(self, attention: nn.Module, feed_forward: nn.Module) -> None:
-        """Rescale a block's fresh weights in place, where the design's source asks for it."""
+    def finish_init(self, block: Any, *, std: float, generator: torch.Generator) -> None:
+        """Rescale a block's fresh weights or draw the design's own, in place, where the design's source asks for it.
+
+        The shared weights are all drawn by then, so the generator's next values disturb none of them.
+        """
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
     """x in float32, or as it is when wider: coefficients are too delicate for bf16, and oracles run in float64."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def no_autocast(x: Tensor) -> torch.autocast:
+    """A context in which products stay in the type of their factors: mixed precision would take them in bf16."""
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def rms(x: Tensor, eps: float) -> Tensor:

@@ -12,12 +12,24 @@ s = 0.01.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from depthbench.designs.base import Card, Connection, Design, Ends, Norm, ShapeLike, Site, at_least_fp32, fill, rms
+from depthbench.designs.base import (
+    Card,
+    Connection,
+    Design,
+    Ends,
+    Norm,
+    ShapeLike,
+    Site,
+    at_least_fp32,
+    fill,
+    no_autocast,
+    rms,
+)
 
 
 class HyperConnection(Connection):
@@ -47,8 +59,9 @@ class HyperConnection(Connection):
         """A (B, T, N, N+1) and b (B, T, N) of each token, in at least float32."""
         wide = at_least_fp32(streams)
         normed = rms(wide, self.norm_eps)  # (B, T, N, D)
-        alpha = torch.tanh(normed @ self.dynamic_alpha_proj.to(wide.dtype))  # (B, T, N, N+1)
-        beta = torch.tanh(normed @ self.dynamic_beta_proj.to(wide.dtype))  # (B, T, N)
+        with no_autocast(wide):
+            alpha = torch.tanh(normed @ self.dynamic_alpha_proj.to(wide.dtype))  # (B, T, N, N+1)
+            beta = torch.tanh(normed @ self.dynamic_beta_proj.to(wide.dtype))  # (B, T, N)
         alpha = self.static_alpha.to(wide.dtype) + self.dynamic_alpha_scale.to(wide.dtype) * alpha
         beta = self.static_beta.to(wide.dtype) + self.dynamic_beta_scale.to(wide.dtype) * beta
         return alpha, beta
@@ -67,15 +80,35 @@ class HyperConnection(Connection):
 
 
 class StreamEnds(Ends):
-    def __init__(self, n_streams: int):
+    """N copies of the embedding; the sum of the streams, or their mean."""
+
+    def __init__(self, n_streams: int, exit_reduce: Literal["sum", "mean"] = "sum"):
         super().__init__()
-        self.n_streams = n_streams
+        self.n_streams, self.exit_reduce = n_streams, exit_reduce
 
     def open(self, x: Tensor) -> Tensor:
         return x.unsqueeze(-2).expand(*x.shape[:-1], self.n_streams, x.shape[-1])  # (B, T, N, D)
 
     def close(self, state: Tensor) -> Tensor:
-        return state.sum(-2)
+        return state.sum(-2) if self.exit_reduce == "sum" else state.mean(-2)
+
+
+OutputScaling = Literal["divide", "multiply", "none"]
+
+
+def check_streams(n_streams: int, output_scaling: str) -> None:
+    """Raises ValueError for options that no design with streams has."""
+    if n_streams < 1:
+        raise ValueError(f"n_streams must be at least 1, got {n_streams}")
+    if output_scaling not in get_args(OutputScaling):
+        raise ValueError(f"output_scaling must be 'divide', 'multiply' or 'none', got {output_scaling!r}")
+
+
+def scale_outputs(block: Any, n_streams: int, output_scaling: OutputScaling) -> None:
+    """Rescale the fresh output matrices of a block's two branches by sqrt(N), up or down."""
+    power = {"divide": -0.5, "multiply": 0.5, "none": 0.0}[output_scaling]
+    for weight in (block.attention.w_out.weight, block.feed_forward.w2.weight):
+        weight.mul_(n_streams**power)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +117,7 @@ class HyperConnections(Design):
 
     n_streams: int = 4
     mix_streams: bool = True
-    output_scaling: Literal["divide", "multiply", "none"] = "divide"
+    output_scaling: OutputScaling = "divide"
     norm_eps: float = 1e-8
 
     card: ClassVar[Card] = Card(
@@ -99,16 +132,14 @@ class HyperConnections(Design):
         notes=(
             "output_scaling: the source says to scale output matrices by sqrt(N) at the start, not in which direction; "
             "'divide' is what the reference code does, 'none' makes the model equal Pre-LN at the start.",
+            "norm_eps: stands inside the root, beside the mean of squares; the value is the reference code's.",
             "mix_streams=False is the reference's early version, which computed A's stream part and dropped it.",
         ),
     )
     no_decay: ClassVar[tuple[str, ...]] = ("*.static_alpha", "*.static_beta")
 
     def __post_init__(self) -> None:
-        if self.n_streams < 1:
-            raise ValueError(f"n_streams must be at least 1, got {self.n_streams}")
-        if self.output_scaling not in ("divide", "multiply", "none"):
-            raise ValueError(f"output_scaling must be 'divide', 'multiply' or 'none', got {self.output_scaling!r}")
+        check_streams(self.n_streams, self.output_scaling)
 
     def connection(self, site: Site) -> Connection:
         return HyperConnection(site, self)
@@ -120,7 +151,5 @@ class HyperConnections(Design):
         n = self.n_streams
         return 2 * shape.n_layers * (shape.d_model * (n + 2) + n * (n + 2) + 2)
 
-    def scale_init(self, attention: Any, feed_forward: Any) -> None:
-        power = {"divide": -0.5, "multiply": 0.5, "none": 0.0}[self.output_scaling]
-        attention.w_out.weight.mul_(self.n_streams**power)
-        feed_forward.w2.weight.mul_(self.n_streams**power)
+    def finish_init(self, block: Any, *, std: float, generator: torch.Generator) -> None:
+        scale_outputs(block, self.n_streams, self.output_scaling)
