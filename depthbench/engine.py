@@ -54,7 +54,7 @@ def build_trainer(
             eps=spec.adam_eps,
             weight_decay=spec.weight_decay,
             fused=True,
-            group_overrides=_no_decay(spec),
+            group_overrides=_overrides(spec),
         ),
         scheduler=CosWithWarmup(warmup=spec.warmup_steps, alpha_f=spec.final_lr_fraction),
         max_grad_norm=spec.max_grad_norm,
@@ -97,10 +97,19 @@ def build_trainer(
     ).build(train_module, loader)
 
 
-def _no_decay(spec: TrainSpec) -> list[OptimGroupOverride]:
-    """Weight decay acts on all parameters, norms and embeddings too, as published, but for those a design exempts."""
-    globs = list(designs.load(spec.design).no_decay)
-    return [OptimGroupOverride(params=globs, opts={"weight_decay": 0.0})] if globs else []
+def _overrides(spec: TrainSpec) -> list[OptimGroupOverride]:
+    """Weight decay acts on all parameters, norms and embeddings too, as published, but for those a design exempts.
+
+    A design may also scale the rate and Adam's eps of some of its parameters.
+    """
+    design = designs.configure(spec.design, **spec.options)
+    exempt = [OptimGroupOverride(params=list(design.no_decay), opts={"weight_decay": 0.0})] if design.no_decay else []
+    own = {"lr": spec.lr, "eps": spec.adam_eps}
+    scaled = [
+        OptimGroupOverride(params=[glob], opts={key: own[key] * factor for key, factor in factors.items()})
+        for glob, factors in design.optimizer_scales(spec.shape.n_layers).items()
+    ]
+    return exempt + scaled
 
 
 def optimizer_groups(trainer: Trainer) -> list[dict[str, Any]]:
@@ -112,6 +121,7 @@ def optimizer_groups(trainer: Trainer) -> list[dict[str, Any]]:
             "n_elements": sum(p.numel() for p in group["params"]),
             "initial_lr": float(group["initial_lr"]),
             "weight_decay": float(group["weight_decay"]),
+            "eps": float(group["eps"]),
         }
         for group in optim.param_groups
     ]

@@ -78,7 +78,9 @@ def style(design: str) -> Style:
     if design in PALETTE:
         return Style(PALETTE[design], MARKERS[design], LINESTYLES[design], published.labels()[design])
     label = designs.get(design).label
-    color, marker, dash = _SPARE[[name for name in designs.names() if name not in PALETTE].index(design) % len(_SPARE)]
+    color, marker, dash = _SPARE[
+        [name for name in designs.names(extras=True) if name not in PALETTE].index(design) % len(_SPARE)
+    ]
     return Style(color, marker, dash, label)
 
 

@@ -217,7 +217,7 @@ def test_every_design_has_its_own_style() -> None:
 
 def test_a_new_design_takes_a_spare_style(monkeypatch: pytest.MonkeyPatch) -> None:
     card = designs.get("pre_ln")
-    monkeypatch.setattr(designs, "names", lambda: ("pre_ln", "mine", "yours"))
+    monkeypatch.setattr(designs, "names", lambda *, extras=False: ("pre_ln", "mine", "yours"))
     monkeypatch.setattr(designs, "get", lambda name: card)
     mine, yours = figures.style("mine"), figures.style("yours")
     assert mine != yours and {mine.color, yours.color}.isdisjoint(figures.PALETTE.values())

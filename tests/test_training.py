@@ -130,6 +130,14 @@ def test_optimiser_groups_decay_all_but_the_exempt(tiny_data: Path, tiny_shape: 
     assert sum(exempt.values()) == tiny_shape.num_params("hc").total
 
 
+def test_a_design_can_scale_the_rate_of_its_blocks(tiny_data: Path, tiny_shape: db.Shape, tmp_path: Path) -> None:
+    spec = spec_of(tiny_shape, "depth_mup", options={"base_layers": 8})  # the shape has 2 layers, a quarter
+    groups = {group["initial_lr"]: group for group in run(spec, tmp_path / "a", tiny_data).optimizer_groups}
+    assert set(groups) == {5e-3, 5e-3 * 2}
+    assert groups[1e-2]["n_elements"] == tiny_shape.num_params().backbone
+    assert groups[1e-2]["eps"] == pytest.approx(2e-8) and groups[5e-3]["eps"] == 1e-8
+
+
 def test_fairness_only_the_design_differs(tiny_shape: db.Shape) -> None:
     plain = spec_of(tiny_shape).resolved()
     for design in db.designs.names():

@@ -22,7 +22,11 @@ _REGISTRY = {
     "full_attnres": "attn_res:FullAttnRes",
     "block_attnres": "block_attn_res:BlockAttnRes",
     "moda": "moda:MoDA",
+    "depth_mup": "depth_mup:DepthMuP",
+    "complete_p": "depth_mup:CompleteP",
 }
+# Registered beside the paper's ten: usable by name everywhere, in no suite unless asked for.
+_EXTRAS = ("depth_mup", "complete_p")
 
 
 class UnknownDesign(KeyError, ValueError):
@@ -32,9 +36,9 @@ class UnknownDesign(KeyError, ValueError):
         return str(self.args[0])
 
 
-def names() -> tuple[str, ...]:
-    """Names of all designs, in the paper's order."""
-    return tuple(_REGISTRY)
+def names(*, extras: bool = False) -> tuple[str, ...]:
+    """Names of the paper's ten designs, in its order; with `extras` those registered beside them too."""
+    return tuple(name for name in _REGISTRY if extras or name not in _EXTRAS)
 
 
 def load(name: str) -> type[Design]:

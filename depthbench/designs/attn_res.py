@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from depthbench.designs import depth_mix
 from depthbench.designs.base import (
     Card,
     Connection,
@@ -25,9 +26,8 @@ from depthbench.designs.base import (
     ShapeLike,
     Site,
     at_least_fp32,
-    no_autocast,
-    rms,
 )
+from depthbench.designs.depth_mix import remember
 
 Sources = tuple[Any, ...]  # tensors (B, T, D), or None where nothing was written
 
@@ -47,18 +47,17 @@ class DepthMix(nn.Module):
 
     def weights(self, sources: Sources) -> Tensor:
         """p (S, B, T) of each token, in at least float32."""
-        keys = rms(at_least_fp32(stack(sources)), self.eps)  # (S, B, T, D)
-        with no_autocast(keys):
-            return (keys @ (self.query * self.gain).to(keys.dtype)).softmax(0)
+        return depth_mix.weights(*self.arguments(sources))
 
     def forward(self, sources: Sources) -> Tensor:
-        values = stack(sources)
-        return torch.einsum("sbt,sbtd->btd", self.weights(sources).to(values.dtype), values)
+        """h (B, T, D)."""
+        return depth_mix.mix(*self.arguments(sources))
 
-
-def stack(sources: Sources) -> Tensor:
-    """(S, B, T, D) of the sources there are."""
-    return torch.stack([source for source in sources if source is not None])
+    def arguments(self, sources: Sources) -> tuple[list[Tensor], Tensor, float]:
+        """The sources there are, query times gain in at least float32, and eps."""
+        present = [source for source in sources if source is not None]
+        wide = torch.promote_types(at_least_fp32(present[0]).dtype, at_least_fp32(self.query).dtype)
+        return present, (self.query * self.gain).to(wide), self.eps
 
 
 class AttnResConnection(Connection):
@@ -70,7 +69,7 @@ class AttnResConnection(Connection):
         return norm(state[0] if self.mix is None else self.mix(state)), state
 
     def write(self, carry: Sources, y: Tensor, norm: Norm) -> Sources:
-        return (*carry, y)
+        return (*carry, remember(y))
 
 
 class AttnResEnds(Ends):
@@ -79,7 +78,7 @@ class AttnResEnds(Ends):
         self.mix = DepthMix(site, eps)
 
     def open(self, x: Tensor) -> Sources:
-        return (x,)
+        return (remember(x),)
 
     def close(self, state: Sources) -> Tensor:
         return self.mix(state)

@@ -173,6 +173,10 @@ class Design:
         """Parameters beyond the Pre-LN backbone, in closed form; equal to the sum of numel of the built modules."""
         return 0
 
+    def optimizer_scales(self, n_layers: int) -> dict[str, dict[str, float]]:
+        """Factors on the optimiser's "lr" and "eps" for parameters whose names match a glob; none by default."""
+        return {}
+
     def finish_init(self, block: Any, *, std: float, generator: torch.Generator) -> None:
         """Rescale a block's fresh weights or draw the design's own, in place, where the design's source asks for it.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from depthbench.designs.attn_res import AttnResConnection, AttnResEnds, Sources
 from depthbench.designs.base import Card, Connection, Design, Ends, Norm, ShapeLike, Site
+from depthbench.designs.depth_mix import remember
 
 N_BLOCKS = 8  # of the source, unless a block size is given
 
@@ -30,7 +31,7 @@ class BlockAttnResConnection(AttnResConnection):
         # A source belongs to the block, not to the order of writes: with a whole block left out its place stays empty.
         sources = carry + (None,) * (self.source + 1 - len(carry))
         so_far = sources[self.source]
-        return (*sources[: self.source], y if so_far is None else so_far + y, *sources[self.source + 1 :])
+        return (*sources[: self.source], remember(y if so_far is None else so_far + y), *sources[self.source + 1 :])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import depthbench as db
 from .oracles import randomise
 
 SHAPE = db.Shape(n_layers=3, d_model=24, n_heads=4, n_kv_heads=2, d_ff=40, vocab_size=31)
-DESIGNS = db.designs.names()
+DESIGNS = db.designs.names(extras=True)
 
 # Options under which the equations are checked, beside the defaults.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -32,6 +32,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     # 6 sublayers: a boundary between attention and feed-forward (3), a short last block (4), one block (6, 9).
     "block_attnres": [*({"block_size_sublayers": size} for size in (2, 3, 4, 6, 9)), {"norm_eps": 1e-3}],
     "moda": [{"rotate_depth_keys": False}, {"ffn_kv": False}, {"rotate_depth_keys": False, "ffn_kv": False}],
+    "depth_mup": [{"base_layers": 3}, {"base_layers": 1}],
+    "complete_p": [{"base_layers": 3}, {"base_layers": 1}],
 }
 # Options that act on start values only, and so are no part of the equations.
 START_VARIANTS: dict[str, list[dict[str, Any]]] = {

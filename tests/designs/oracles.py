@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from .oracles_backbone import ShapeLike, Trace, Weights
 from .oracles_depth import block_attnres, full_attnres, moda
-from .oracles_norms import deepnorm, keel, lns, pre_ln, sandwich_ln
+from .oracles_norms import deepnorm, keel, lns, pre_ln, sandwich_ln, scaled_branch
 from .oracles_streams import hc, mhc
 
 EQUATIONS: dict[str, Callable[..., Trace]] = {
@@ -35,6 +35,8 @@ EQUATIONS: dict[str, Callable[..., Trace]] = {
     "full_attnres": full_attnres,
     "block_attnres": block_attnres,
     "moda": moda,
+    "depth_mup": partial(scaled_branch, exponent=0.5),
+    "complete_p": partial(scaled_branch, exponent=1.0),
 }
 
 

@@ -37,6 +37,18 @@ def pre_ln(w: Weights, shape: ShapeLike, input_ids: Tensor) -> Trace:
     return Trace(head(w, shape, h), reads, writes)
 
 
+def scaled_branch(w: Weights, shape: ShapeLike, input_ids: Tensor, *, exponent: float, base_layers: int = 24) -> Trace:
+    """h <- h + (L / base_layers)^-exponent F_j(g_j RMS(h)): Depth-muP (1/2, 2310.02244), CompleteP (1, 2505.01618)."""
+    h = embed(w, shape, input_ids)
+    reads, writes = [], []
+    for j in range(2 * shape.n_layers):
+        y = branch(w, shape, j, pre_norm(w, shape, j, h))
+        reads.append(h)
+        writes.append(y)
+        h = h + y / (shape.n_layers / base_layers) ** exponent
+    return Trace(head(w, shape, h), reads, writes)
+
+
 def sandwich_ln(w: Weights, shape: ShapeLike, input_ids: Tensor, *, embedding_norm: bool = False) -> Trace:
     """h <- h + g'_j RMS(F_j(g_j RMS(h))); with `embedding_norm` the embedding is normed once, before sublayer 0."""
     h = embed(w, shape, input_ids)

@@ -142,3 +142,15 @@ def test_moda_refuses_what_it_would_ignore() -> None:
     model = db.build_model("moda", SHAPE)
     with pytest.raises(NotImplementedError, match="max_doc_len"):
         model(tokens(), doc_lens=torch.tensor([[3, 4], [7, 0]]), max_doc_lens=[4, 7])
+
+
+@pytest.mark.parametrize("design", ["depth_mup", "complete_p"])
+def test_depth_scaling_is_pre_ln_at_its_base_depth(design: str) -> None:
+    assert torch.equal(random_model(design, base_layers=SHAPE.n_layers)(tokens()), random_model("pre_ln")(tokens()))
+    assert db.designs.configure(design).optimizer_scales(24) == {"blocks.*": {"lr": 1.0, "eps": 1.0}}
+
+
+def test_depth_scaling_of_rate_and_eps() -> None:
+    """At four times the base depth Depth-muP halves the blocks' rate and eps; CompleteP keeps the rate, quarters eps."""
+    assert db.designs.configure("depth_mup").optimizer_scales(96) == {"blocks.*": {"lr": 0.5, "eps": 0.5}}
+    assert db.designs.configure("complete_p").optimizer_scales(96) == {"blocks.*": {"lr": 1.0, "eps": 0.25}}
