@@ -151,6 +151,6 @@ def test_depth_scaling_is_pre_ln_at_its_base_depth(design: str) -> None:
 
 
 def test_depth_scaling_of_rate_and_eps() -> None:
-    """At four times the base depth Depth-muP halves the blocks' rate and eps; CompleteP keeps the rate, quarters eps."""
+    """At 4 times the base depth Depth-muP halves the blocks' rate and eps; CompleteP keeps the rate, quarters eps."""
     assert db.designs.configure("depth_mup").optimizer_scales(96) == {"blocks.*": {"lr": 0.5, "eps": 0.5}}
     assert db.designs.configure("complete_p").optimizer_scales(96) == {"blocks.*": {"lr": 1.0, "eps": 0.25}}
