@@ -1,5 +1,5 @@
 # `make book` and `make test` set up what they need and do their job; both can be run again at any time.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -10,7 +10,7 @@ unexport MPLBACKEND
 
 # The small honest grid of the main job: 3 designs x 3 shapes, the same tokens for each.
 GRID := pocket --designs pre_ln hc full_attnres --n-layers 2 4 8 --tokens-per-param 4
-WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
+WORKERS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
 
 .PHONY: help book test setup data grid chapters notebooks html check unit nbval pages picture clean
 
@@ -20,6 +20,8 @@ help:  ## list the targets
 setup: $(STAMP)  ## make the virtual environment
 
 $(STAMP): requirements.txt constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "depthbench needs Python 3.11; found $$($(PYTHON) --version). Say where it is: make PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r requirements.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
