@@ -179,7 +179,13 @@ _ALL = (
     ),
 )
 
-SUITES: dict[str, Suite] = {suite.name: suite for suite in _ALL}
+
+class _Suites(dict[str, Suite]):
+    def __missing__(self, name: str) -> Suite:
+        raise KeyError(f"no suite {name!r}; the suites are {', '.join(self)}")
+
+
+SUITES: dict[str, Suite] = _Suites({suite.name: suite for suite in _ALL})
 
 
 def shape_like(

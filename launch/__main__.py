@@ -17,7 +17,9 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     suite = argparse.ArgumentParser(add_help=False)
     suite.add_argument("suite", help="pocket, main-400m, ... (an unknown name lists them)")
-    suite.add_argument("--designs", nargs="+", metavar="NAME", help="default: all registered designs")
+    suite.add_argument(
+        "--designs", nargs="+", metavar="NAME", help="default: the paper's ten; depth_mup and complete_p by name"
+    )
     suite.add_argument("--n-layers", nargs="+", type=int, metavar="L", help="default: every depth of the suite")
     suite.add_argument("--lr", nargs="+", type=float, metavar="RATE", help="default: the suite's grid")
     suite.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="default: the suite's")

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
 
@@ -98,14 +99,17 @@ def find_suite(name: str) -> Suite:
 def seconds(job: Job, measured: pd.DataFrame) -> tuple[float, bool]:
     """Estimated training seconds of a run on one worker, and whether a measured run of its kind backs it."""
     tokens = job.spec.n_steps * job.spec.global_batch_tokens
-    same = measured[
-        (measured.design == job.spec.design)
-        & (measured.n_layers == job.spec.shape.n_layers)
-        & (measured.d_model == job.spec.shape.d_model)
-    ]
+    shape = job.spec.shape
+    kin = measured[(measured.design == job.spec.design) & (measured.vocab_size == shape.vocab_size)]
+    same = kin[(kin.n_layers == shape.n_layers) & (kin.d_model == shape.d_model)]
     if len(same):
         return tokens / float(same.tokens_per_s.median()), True
-    return 6 * job.spec.shape.num_params(job.spec.design).total * tokens / ROUGH_FLOP_PER_S, False
+    flops_per_token = 6 * shape.num_params(job.spec.design, **job.spec.options).total
+    if len(kin):  # the nearest depth of the same design: its attained rate, not its speed
+        gap = np.abs(np.log(kin.n_layers.astype(float) / shape.n_layers))
+        near = kin[gap == gap.min()]
+        return flops_per_token * tokens / float((6 * near.params_total * near.tokens_per_s).median()), False
+    return flops_per_token * tokens / ROUGH_FLOP_PER_S, False
 
 
 def plan_frame(todo: Sequence[Job]) -> pd.DataFrame:

@@ -34,13 +34,24 @@ def plan(options: argparse.Namespace, workers: int = 1) -> int:
     with pd.option_context("display.width", 200, "display.max_rows", 500):
         print(frame.fillna("").to_string(index=False))
     hours = left.seconds.sum() / workers / 3600
-    rough = " (rough: no measured run of that design and shape yet)" if (left["from"] == "rough").any() else ""
+    time = f"{hours:.2f} h" if hours < 1000 else f"{hours / 24 / 365:,.1f} years"
+    rough = " (rough: no measured run of some of them yet)" if (left["from"] == "rough").any() else ""
     counts = ", ".join(f"{count} {state}" for state, count in frame.state.value_counts().items())
     print(
         f"{len(frame)} runs: {counts}. "
-        f"Left: {left.tokens.sum():,} tokens, about {hours:.2f} h on {workers} worker(s){rough}."
+        f"Left: {left.tokens.sum():,} tokens, about {time} on {workers} worker(s) here{rough}."
     )
+    print_others(options, frame)
     return 0
+
+
+def print_others(options: argparse.Namespace, frame: pd.DataFrame) -> None:
+    """Say which complete runs of the suite these options do not mean: a budget left out must not look like lost work."""
+    runs = records.load_runs()
+    others = runs[(runs.suite == options.suite) & (runs.status == "complete") & ~runs.run_id.isin(frame.run_id)]
+    if len(others):
+        budgets = ", ".join(f"{count} at {tokens:,} tokens" for tokens, count in others.n_tokens.value_counts().items())
+        print(f"Besides, {len(others)} complete runs of {options.suite} with other settings: {budgets}.")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -70,6 +81,7 @@ def status(options: argparse.Namespace) -> int:
     """Print states and a table of results."""
     frame = plan_frame(chosen(options))
     print(", ".join(f"{count} {state}" for state, count in frame.state.value_counts().items()))
+    print_others(options, frame)
     done = frame[frame.val_loss.notna()]
     if len(done):
         print("mean validation loss, nats per token:")
@@ -91,6 +103,7 @@ def chapters(options: argparse.Namespace) -> int:
 
     for path in execute_all(options.names, force=options.force):
         print(path.relative_to(BUILD.parent))
+    print("`make html` renders them.")
     return 0
 
 

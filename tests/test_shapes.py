@@ -56,6 +56,11 @@ def test_counts_tensor_by_tensor(n_layers: int, width: int, heads: tuple[int, in
     assert count.total == count.backbone + count.embedding + count.design + shape.d_model
 
 
+def test_unknown_suite_names_the_suites() -> None:
+    with pytest.raises(KeyError, match="no suite 'poket'; the suites are main-400m"):
+        db.SUITES["poket"]
+
+
 @pytest.mark.parametrize("design", designs.names())
 def test_design_parameters_are_counted(design: str) -> None:
     own = designs.get(design).extra_params(BASE)

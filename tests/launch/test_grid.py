@@ -93,6 +93,47 @@ def test_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "5 runs: 5 missing" in out and " h on 1 worker" in out
 
 
+def test_an_estimate_scales_the_nearest_measured_run(tmp_path: Path) -> None:
+    import pandas as pd
+
+    from launch.grid import seconds
+
+    at_2, at_3, at_16 = (
+        jobs("pocket", design_names=["hc"], n_layers=[depth], runs=tmp_path)[0] for depth in (2, 3, 16)
+    )
+    row = {"design": "hc", "vocab_size": 512, "params_total": at_2.spec.shape.num_params("hc").total}
+    slow, fast = (
+        {"n_layers": 16, "d_model": 28, "tokens_per_s": 10.0},
+        {"n_layers": 2, "d_model": 68, "tokens_per_s": 1e4},
+    )
+    measured = pd.DataFrame([row | slow, row | fast])
+    tokens = at_2.spec.n_steps * 2048
+    assert seconds(at_2, measured) == (tokens / 1e4, True)
+    assert seconds(at_16, measured) == (tokens / 10.0, True)
+    estimate, backed = seconds(at_3, measured)
+    assert not backed and estimate == pytest.approx(tokens / 1e4, rel=0.05), "depth 2 is nearer to 3 than depth 16 is"
+
+
+def test_other_budgets_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import pandas as pd
+
+    rows = pd.DataFrame({"run_id": ["a", "b"], "suite": "pocket", "status": "complete", "n_tokens": [747_520, 747_520]})
+    none = db.load_runs("local", local=Path("/nonexistent"))
+    monkeypatch.setattr("launch.verbs.records.load_runs", lambda: rows)
+    monkeypatch.setattr("launch.grid.load_runs", lambda: none)
+    assert main(["status", "pocket", "--designs", "pre_ln"]) == 0
+    assert "2 complete runs of pocket with other settings: 2 at 747,520 tokens" in capsys.readouterr().out
+
+
+def test_a_misspelt_parameter_stops_the_page() -> None:
+    from depthbench.parameters import refuse_unknown
+
+    known, hidden = {"design": str, "seed": int}, {"In": [], "get_ipython": None}
+    refuse_unknown({"design": "hc", "seed": 1, "In": [], "get_ipython": 0, "_i": 0, "refuse_unknown": 0}, known, hidden)
+    with pytest.raises(ValueError, match="no parameter desing; the parameters are design, seed"):
+        refuse_unknown({"design": "hc", "seed": 1, "desing": "hc"}, known, hidden)
+
+
 def test_help_of_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     for verb in ("plan", "run", "status", "chapters", "notebooks", "keep"):
         with pytest.raises(SystemExit) as ended:
