@@ -35,7 +35,7 @@ def plan(options: argparse.Namespace, workers: int = 1) -> int:
         print(frame.fillna("").to_string(index=False))
     hours = left.seconds.sum() / workers / 3600
     time = f"{hours:.2f} h" if hours < 1000 else f"{hours / 24 / 365:,.1f} years"
-    rough = " (rough: no measured run of some of them yet)" if (left["from"] == "rough").any() else ""
+    rough = " (rough: some were never measured)" if (left["from"] == "rough").any() else ""
     counts = ", ".join(f"{count} {state}" for state, count in frame.state.value_counts().items())
     print(
         f"{len(frame)} runs: {counts}. "
