@@ -46,7 +46,7 @@ def plan(options: argparse.Namespace, workers: int = 1) -> int:
 
 
 def print_others(options: argparse.Namespace, frame: pd.DataFrame) -> None:
-    """Say which complete runs of the suite these options do not mean: a budget left out must not look like lost work."""
+    """Say which complete runs of the suite these options do not mean: a budget left out is not lost work."""
     runs = records.load_runs()
     others = runs[(runs.suite == options.suite) & (runs.status == "complete") & ~runs.run_id.isin(frame.run_id)]
     if len(others):
