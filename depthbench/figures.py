@@ -112,8 +112,7 @@ def loss_vs_shape(published_frame: pd.DataFrame, measured_frame: pd.DataFrame | 
     `published_frame` is a table of `published` with `design`, `n_layers`, `d_model`, `value`: hollow markers.
     `measured_frame` is a frame of runs, one suite and one data set (records.load_runs): filled markers in a panel of
     its own. Dots are seeds, the line their mean at the best learning rate (`at_best_lr`), the legend the number of
-    seeds; with two seeds or more the band is the mean plus or minus two standard errors, from the seed variance pooled
-    over the shapes of the design.
+    seeds; with two seeds or more the band is the mean plus or minus `band_half_width`.
     Raises ValueError where columns or complete runs are missing, or where the runs mix suites or data sets.
     """
     _need(published_frame, ("design", "n_layers", "d_model", "value"), "published_frame")
@@ -128,6 +127,17 @@ def loss_vs_shape(published_frame: pd.DataFrame, measured_frame: pd.DataFrame | 
         " ".join(["Line chart of validation loss against aspect ratio, deep and narrow to the right.", *words])
     )
     return figure
+
+
+def band_half_width(points: pd.DataFrame) -> pd.Series:
+    """Half of the band around each mean: two standard errors, the seed variance pooled over the shapes of a design.
+
+    `points` has `design`, `n` seeds and `sd` over them, one row a design and shape; NaN below two seeds.
+    """
+    squares = (points["sd"].astype(float) ** 2 * (points["n"] - 1)).fillna(0.0)
+    freedom = (points["n"] - 1).groupby(points["design"]).transform("sum")
+    variance = squares.groupby(points["design"]).transform("sum") / freedom.where(freedom > 0)
+    return (2 * (variance / points["n"]) ** 0.5).where(points["n"] > 1)
 
 
 def training_curve(history: pd.DataFrame) -> Figure:
@@ -216,13 +226,10 @@ def _measured(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a design and shape: mean, n, and two standard errors, the variance pooled over the design's shapes."""
+    """One row a design and shape: mean, n, sd over seeds and the band's half-width."""
     points = runs.groupby(["design", "n_layers", "d_model"], sort=False)["val_loss_nats"]
-    frame = points.agg(mean="mean", n="size", squares=lambda x: ((x - x.mean()) ** 2).sum()).reset_index()
-    by_design = frame.groupby("design")
-    freedom = by_design["n"].transform("sum") - by_design["n"].transform("size")
-    variance = by_design["squares"].transform("sum") / freedom.where(freedom > 0)
-    return frame.assign(half_width=(2 * (variance / frame["n"]) ** 0.5).where(frame["n"] > 1))
+    frame = points.agg(mean="mean", n="size", sd="std").reset_index()
+    return frame.assign(half_width=band_half_width(frame))
 
 
 def _draw_losses(ax: Axes, points: pd.DataFrame, seeds: pd.DataFrame | None, title: str) -> str:
@@ -261,7 +268,7 @@ def _finish(ax: Axes, points: pd.DataFrame, title: str) -> None:
     ax.invert_xaxis()
     by_aspect = points.groupby("aspect")["n_layers"].unique()
     ticks = list(by_aspect.index)
-    ax.set_xticks(ticks, [f"{tick:.1f}" for tick in ticks])
+    ax.set_xticks(ticks, [f"{tick:.0f}" if tick >= 10 else f"{tick:.1f}" for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
     top = ax.secondary_xaxis("top")
     top.set_xticks(ticks, ["/".join(str(int(n)) for n in sorted(layers)) for layers in by_aspect])

@@ -88,10 +88,13 @@ def labels() -> dict[str, str]:
 
 
 def contradictions() -> pd.DataFrame:
-    """Where the published statements disagree, one row a case.
+    """Where the published statements differ, one row a case.
 
     Columns: `id`, `kind` (prose-vs-chart, prose-vs-table, prose-vs-code), `design`, `n_layers` (missing where the case
-    has none), `says` and `shows` in words, `said_value` and `shown_value` where a side is a number.
+    has none), `says` and `shows` in words, `said_value` and `shown_value` where a side is a number, `chart_gap` how far
+    a chart's readings are from what the prose says, and `within_reading`: that is no more than a chart can be read to,
+    so the case contradicts nothing.
     """
     frame = pd.DataFrame(_data()["contradictions"])
-    return frame.astype({"n_layers": "Int64", "said_value": float, "shown_value": float})
+    frame = frame.astype({"n_layers": "Int64", "said_value": float, "shown_value": float, "chart_gap": float})
+    return frame.assign(within_reading=frame["chart_gap"].round(9) <= _entry("val_loss_400m")["uncertainty"])

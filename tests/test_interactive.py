@@ -17,6 +17,7 @@ import depthbench as db
 from depthbench import figures, published
 from depthbench.interactive import cells, loss_explorer, shape_explorer
 from depthbench.interactive.cells import across_depth, against_baseline, recipes, verdict
+from depthbench.interactive.chapter import unshared
 from depthbench.interactive.explore_shapes import TOLERANCE, design_data, extra_polynomial, suite_data
 from depthbench.interactive.figure import KINDS, source
 from depthbench.shapes import InfeasibleShape
@@ -142,7 +143,7 @@ def run_row(**change: Any) -> dict[str, Any]:
         "run_id": "r", "kind": "measured", "suite": "pocket", "design": "pre_ln", "options": "{}", "n_layers": 4,
         "d_model": 52, "aspect_ratio": 13.0, "lr": 5e-3, "seed": 0, "data_name": "packages-512", "data_sha256": "ab",
         "seq_len": 256, "global_batch_tokens": 2048, "n_tokens": 4_000_000, "steps": 2000, "status": "complete",
-        "val_loss_nats": 3.0, "val_loss_se": 0.01, "recipe": "aa", "dtype": "fp32",
+        "val_loss_nats": 3.0, "val_loss_se": 0.01, "recipe": "aa", "dtype": "fp32", "params_total": 186_836,
     }  # fmt: skip
     return row | {"run_id": f"r-{sorted(change.items())}"} | change
 
@@ -216,14 +217,45 @@ def test_cells_keep_recipes_apart_and_failed_runs_out_of_the_mean() -> None:
 
 
 def test_no_claim_without_two_seeds_a_side() -> None:
-    assert verdict(2.0, math.nan, 1, 3.0, 0.1, 5)[2] == "one seed: cannot tell"
-    assert verdict(2.0, 0.1, 5, 3.0, math.nan, 1)[2] == "one seed: cannot tell"
-    assert verdict(2.0, 0.1, 3, 3.0, 0.1, 3)[2].startswith("lower")
-    assert verdict(3.0, 0.1, 3, 2.0, 0.1, 3)[2].startswith("higher")
-    assert verdict(2.9, 0.1, 3, 3.0, 0.1, 3)[2].startswith("within")
-    assert verdict(2.0, 0.1, 2, math.nan, math.nan, 0)[2] == "no baseline row at this shape"
-    gap, error, _ = verdict(2.0, 0.3, 9, 3.0, 0.4, 16)
-    assert gap == -1.0 and error == pytest.approx(math.sqrt(0.01 + 0.01))
+    assert verdict(2.0, math.nan, 1, 3.0, 0.1, 5).verdict == "one seed: cannot tell"
+    assert verdict(2.0, 0.1, 5, 3.0, math.nan, 1).verdict == "one seed: cannot tell"
+    assert verdict(2.0, 0.1, 3, 3.0, 0.1, 3).verdict.startswith("lower")
+    assert verdict(3.0, 0.1, 3, 2.0, 0.1, 3).verdict.startswith("higher")
+    assert verdict(2.9, 0.1, 3, 3.0, 0.1, 3).verdict.startswith("within")
+    assert verdict(2.0, 0.1, 2, math.nan, math.nan, 0).verdict == "no baseline row at this shape"
+    told = verdict(2.0, 0.3, 9, 3.0, 0.4, 16)
+    assert told.gap_nats == -1.0 and told.gap_se == pytest.approx(math.sqrt(0.01 + 0.01))
+
+
+@pytest.mark.parametrize(
+    ("sd", "n", "base_sd", "base_n", "freedom", "half"),
+    [
+        # equal variances: v = 0.03^2 / 3 = 0.0003 a side, df = (2v)^2 / (2 v^2 / 2) = 4; 2.776 sqrt(0.0006) = 0.0680
+        (0.03, 3, 0.03, 3, 4, 0.0680),
+        # v = 0.0003 and 0.0012: df = 0.0015^2 / ((9e-8 + 144e-8) / 2) = 225 / 76.5 = 2.94, so 2;
+        # 4.303 sqrt(0.0015) = 0.1667
+        (0.03, 3, 0.06, 3, 2, 0.1667),
+        # v = 0.0016 / 4 = 0.0004 and 0.0001 / 2 = 0.00005: df = 0.00045^2 / (0.0004^2 / 3 + 0.00005^2) = 3.63, so 3;
+        # 3.182 sqrt(0.00045) = 0.0675
+        (0.04, 4, 0.01, 2, 3, 0.0675),
+        # no spread on one side: the other's degrees of freedom; 4.303 * 0.03 / sqrt(3) = 0.0745
+        (0.03, 3, 0.0, 3, 2, 0.0745),
+        # v = 0.01 and 0.01: df = 0.0004 / (0.0001 / 8 + 0.0001 / 15) = 20.9, so 20; the list ends at 10:
+        # 2.228 sqrt(0.02) = 0.3151
+        (0.3, 9, 0.4, 16, 20, 0.3151),
+    ],
+)
+def test_welch_as_worked_by_hand(sd: float, n: int, base_sd: float, base_n: int, freedom: int, half: float) -> None:
+    for gap, words in ((half + 1e-3, "higher"), (half - 1e-3, "within"), (-half - 1e-3, "lower")):
+        told = verdict(3.0 + gap, sd, n, 3.0, base_sd, base_n)
+        assert told.freedom == freedom and told.half_width == pytest.approx(half, abs=1e-4)
+        assert told.verdict.startswith(words)
+        assert verdict(3.0, base_sd, base_n, 3.0 + gap, sd, n).half_width == told.half_width
+
+
+def test_seeds_without_spread_have_no_half_width() -> None:
+    assert verdict(2.0, 0.0, 2, 2.0, 0.0, 2) == (0.0, 0.0, 0.0, 1, "within the noise of the seeds")
+    assert math.isnan(verdict(2.0, math.nan, 1, 3.0, 0.1, 5).half_width)
 
 
 def test_depth_is_judged_design_by_design_and_not_from_one_seed() -> None:
@@ -266,8 +298,44 @@ def test_measured_points_say_their_uncertainty_and_their_runs() -> None:
     data = loss_explorer(val_loss(), cells(rows, suite="pocket"), live=False).data
     (panel,) = data["measured"]
     text = {s["design"]: s["points"][0]["text"] for s in panel["series"]}
+    band = {s["design"]: s["points"][0]["band"] for s in panel["series"]}
+    # 3.0 and 3.1: variance 0.005, standard error 0.05, and two of them
+    assert band == {"pre_ln": pytest.approx(0.1), "hc": 0.0} and "3.0500 +- 0.1000 nats" in text["pre_ln"]
+    assert any("two standard errors" in note for note in panel["notes"])
     assert "sd over 2 seeds" in text["pre_ln"] and "a, b" in text["pre_ln"]
     assert "one seed" in text["hc"] and "evaluation noise alone" in text["hc"]
     assert any("one seed" in note for note in panel["notes"]) and panel["origin"] == "measured"
     (empty,) = loss_explorer(val_loss(), None, live=False).data["measured"]
     assert "python -m launch run pocket" in empty["empty"] and not empty["series"]
+
+
+def test_the_live_band_is_the_printed_one() -> None:
+    losses = {2: (3.0, 3.1), 4: (2.9, 2.92, 2.94), 8: (3.2,)}
+    rows = pd.DataFrame(
+        [
+            run_row(n_layers=n_layers, seed=seed, val_loss_nats=loss)
+            for n_layers, values in losses.items()
+            for seed, loss in enumerate(values)
+        ]
+    )
+    (panel,) = loss_explorer(val_loss(), cells(rows, suite="pocket"), live=False).data["measured"]
+    # squares 0.005 and 0.0008 over 1 + 2 degrees of freedom; the shape of one seed has no band
+    pooled = 0.0058 / 3
+    expected = [2 * math.sqrt(pooled / 2), 2 * math.sqrt(pooled / 3), 0.0]
+    assert [p["band"] for p in panel["series"][0]["points"]] == pytest.approx(expected)
+    axis = figures.loss_vs_shape(published.table("val_loss_400m"), rows).axes[1]
+    (drawn,) = [c for c in axis.collections if type(c).__name__ == "FillBetweenPolyCollection"]
+    edges = {round(float(y), 9) for y in drawn.get_paths()[0].vertices[:, 1]}
+    means = (3.05, 2.92)
+    assert edges == {round(m + sign * h, 9) for m, h in zip(means, expected, strict=False) for sign in (-1, 1)}
+
+
+def test_what_a_design_changes_beside_the_residual() -> None:
+    names = ("pre_ln", "hc", "mhc", "deepnorm", "moda", "full_attnres")
+    found = unshared(names, db.SUITES["pocket"].shape(2)).set_axis(list(names))
+    assert (found.loc[["pre_ln", "full_attnres"]].drop(columns="design") == "-").all(axis=None)
+    assert found.loc["hc", "start"] == found.loc["mhc", "start"] == "w_out, w2 times 0.50"
+    assert found.loc["hc", "no_decay"] == ".static_alpha, .static_beta"
+    assert found.loc["deepnorm", "norm"] == "LayerNorm"
+    assert found.loc["deepnorm", "start"] == "w_v, w_out, w1, w2, w3 times 0.50"  # (8 * 2)^(-1/4)
+    assert list(found.index[found["attention"] != "-"]) == ["moda"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -18,7 +18,8 @@ from depthbench import published
 RECIPE = ("suite", "data_name", "data_sha256", "seq_len", "global_batch_tokens", "n_tokens", "recipe", "dtype")
 SETTING = ("design", "options", "n_layers", "d_model", "lr")
 COLUMNS = [
-    *RECIPE, *SETTING, "aspect_ratio", "mean", "n", "sd", "se_eval", "n_failed", "failed", "run_ids", "n_lrs", "best",
+    *RECIPE, *SETTING, "aspect_ratio", "params_total", "mean", "n", "sd", "se_eval", "n_failed", "failed", "run_ids",
+    "n_lrs", "best",
 ]  # fmt: skip
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; beyond the list the last one, too careful.
@@ -49,7 +50,7 @@ def cells(runs: pd.DataFrame, *, suite: str, designs: Sequence[str] | None = Non
             homes = [
                 named | {"n_tokens": None, "mean": math.nan, "n": 0, "sd": math.nan, "se_eval": math.nan, "run_ids": ()}
             ]
-            homes[0]["aspect_ratio"] = float(group["aspect_ratio"].iloc[0])
+            homes[0] |= {key: group[key].iloc[0] for key in ("aspect_ratio", "params_total")}
             out += homes
         for cell in homes:
             cell["n_failed"] = len(group)
@@ -73,6 +74,7 @@ def _cell(key: tuple[Hashable, ...], group: pd.DataFrame) -> dict[str, Any]:
     losses = group["val_loss_nats"].astype(float)
     return dict(zip((*RECIPE, *SETTING), key, strict=True)) | {
         "aspect_ratio": float(group["aspect_ratio"].iloc[0]),
+        "params_total": int(group["params_total"].iloc[0]),
         "mean": float(losses.mean()),
         "n": len(group),
         "sd": float(losses.std(ddof=1)) if len(group) > 1 else math.nan,
@@ -93,21 +95,39 @@ def recipes(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return sorted(out, key=lambda item: (-len(item[1]), item[0]))
 
 
-def verdict(mean: float, sd: float, n: int, base_mean: float, base_sd: float, base_n: int) -> tuple[float, float, str]:
-    """Gap to the baseline (nats), its standard error over seeds (NaN below two a side), and what may be said of it.
+class Verdict(NamedTuple):
+    """A gap between two cells in nats, how sure it is over seeds (NaN below two a side), and what may be said of it."""
 
-    Welch's difference of means, judged by Student's t at 95 % with the smaller side's degrees of freedom.
+    gap_nats: float
+    gap_se: float
+    half_width: float
+    freedom: float
+    verdict: str
+
+
+def verdict(mean: float, sd: float, n: int, base_mean: float, base_sd: float, base_n: int) -> Verdict:
+    """Gap to the baseline (nats), its standard error and 95 % half-width over seeds, and what may be said of it.
+
+    Welch's difference of means: with the cells' own variances v = sd^2 / n, the half-width is Student's t at
+    (v1 + v2)^2 / (v1^2 / (n1 - 1) + v2^2 / (n2 - 1)) degrees of freedom (Welch-Satterthwaite), rounded down.
     """
     gap = mean - base_mean
     if not n or not base_n:
-        return math.nan, math.nan, "no baseline row at this shape" if n else "no complete run"
+        text = "no baseline row at this shape" if n else "no complete run"
+        return Verdict(math.nan, math.nan, math.nan, math.nan, text)
     if n < 2 or base_n < 2:
-        return gap, math.nan, "one seed: cannot tell"
-    error = math.sqrt(sd**2 / n + base_sd**2 / base_n)
-    quantile = _T95[min(min(n, base_n) - 1, len(_T95)) - 1]
-    if abs(gap) <= quantile * error:
-        return gap, error, "within the noise of the seeds"
-    return gap, error, "lower, beyond the noise of the seeds" if gap < 0 else "higher, beyond the noise of the seeds"
+        return Verdict(gap, math.nan, math.nan, math.nan, "one seed: cannot tell")
+    here, there = sd**2 / n, base_sd**2 / base_n
+    error, freedom = math.sqrt(here + there), min(n, base_n) - 1  # never fewer than the smaller side's
+    if error:
+        welch = (here + there) ** 2 / (here**2 / (n - 1) + there**2 / (base_n - 1))
+        freedom = max(freedom, math.floor(welch))
+    half = _T95[min(freedom, len(_T95)) - 1] * error
+    if abs(gap) <= half:
+        text = "within the noise of the seeds"
+    else:
+        text = f"{'lower' if gap < 0 else 'higher'}, beyond the noise of the seeds"
+    return Verdict(gap, error, half, freedom, text)
 
 
 def _best(frame: pd.DataFrame) -> pd.DataFrame:
@@ -137,9 +157,9 @@ def against_baseline(frame: pd.DataFrame, baseline: str = "pre_ln") -> pd.DataFr
         other = base.get((row.n_layers, row.d_model))
         stats = (other.mean, other.sd, other.n) if other else (math.nan, math.nan, 0)
         place = {"design": row.design, "n_layers": row.n_layers, "d_model": row.d_model}
-        result = zip(("gap_nats", "gap_se", "verdict"), verdict(row.mean, row.sd, row.n, *stats), strict=True)
-        out.append(place | dict(result) | {"n": row.n, "n_baseline": stats[2]})
-    columns = ["design", "n_layers", "d_model", "gap_nats", "gap_se", "n", "n_baseline", "verdict"]
+        told = verdict(row.mean, row.sd, row.n, *stats)._asdict()
+        out.append(place | told | {"n": row.n, "n_baseline": stats[2]})
+    columns = ["design", "n_layers", "d_model", "n", "n_baseline", *Verdict._fields]
     return pd.DataFrame(out, columns=columns)
 
 
@@ -154,9 +174,8 @@ def across_depth(frame: pd.DataFrame) -> pd.DataFrame:
             continue
         rows: list[Any] = list(line.sort_values("n_layers").itertuples())
         first, last = rows[0], rows[-1]
-        result = verdict(last.mean, last.sd, last.n, first.mean, first.sd, first.n)
+        told = verdict(last.mean, last.sd, last.n, first.mean, first.sd, first.n)._asdict()
         place = {"design": design, "n_layers_from": first.n_layers, "n_layers_to": last.n_layers}
-        told = dict(zip(("gap_nats", "gap_se", "verdict"), result, strict=True))
         out.append(place | told | {"n_from": first.n, "n_to": last.n})
-    columns = ["design", "n_layers_from", "n_layers_to", "gap_nats", "gap_se", "n_from", "n_to", "verdict"]
+    columns = ["design", "n_layers_from", "n_layers_to", "n_from", "n_to", *Verdict._fields]
     return pd.DataFrame(out, columns=columns)

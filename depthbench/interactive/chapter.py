@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from IPython.display import HTML, Markdown
+
+from depthbench.shapes import Shape
 
 
 def say(**values: Any) -> None:
@@ -32,6 +34,40 @@ def show_source(thing: Any, first: str = "", last: str = "") -> Markdown:
             f"no lines of {thing.__qualname__} from {first!r} to {last!r}; choose marks that its source has"
         )
     return Markdown("```python\n" + textwrap.dedent("\n".join(lines[starts[0] : ends[-1] + 1])) + "\n```")
+
+
+def unshared(design_names: Sequence[str], shape: Shape) -> pd.DataFrame:
+    """What each design changes beside the residual, one row a design: read off its class and off built models.
+
+    Columns: `norm`, `attention`, `start` (Pre-LN's fresh weights times what, by matrix), `no_decay` (globs of its own
+    parameters), `optimizer` (factors on the optimiser's settings); "-" where the design keeps what all share.
+    """
+    from depthbench import designs
+    from depthbench.designs.base import Design
+    from depthbench.model import build_model
+
+    plain = {key: weight.detach().double() for key, weight in build_model("pre_ln", shape).named_parameters()}
+    rows = []
+    for name in design_names:
+        design = designs.configure(name)
+        scaled: dict[str, list[str]] = {}
+        for key, weight in build_model(name, shape).named_parameters():
+            if key in plain and key.startswith("blocks.0.") and weight.dim() > 1:
+                factor = float((weight.detach().double() * plain[key]).sum() / plain[key].square().sum())
+                if abs(factor - 1) > 1e-3:
+                    scaled.setdefault(f"{factor:.2f}", []).append(key.split(".")[-2])
+        rows.append(
+            {
+                "design": designs.get(name).label,
+                "norm": {"rms": "-", "layer": "LayerNorm"}[design.block_norm],
+                "attention": "-" if type(design).attention is Design.attention else "its own",
+                "start": "; ".join(f"{', '.join(names)} times {factor}" for factor, names in scaled.items()) or "-",
+                "no_decay": ", ".join(glob.removeprefix("*") for glob in design.no_decay) or "-",
+                "optimizer": "; ".join(f"{glob}: {to}" for glob, to in design.optimizer_scales(shape.n_layers).items())
+                or "-",
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def show_table(frame: pd.DataFrame, *, formats: Mapping[str, str] | None = None, words: bool = False) -> HTML:

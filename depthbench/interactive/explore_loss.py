@@ -58,14 +58,16 @@ def _published_point(label: str, row: Any) -> dict[str, Any]:
 
 
 def _measured_point(label: str, row: Any) -> dict[str, Any]:
+    banded = row.n > 1 and not math.isnan(row.half_width)
     spread = f"sd over {row.n} seeds {row.sd:.4f}" if row.n > 1 else "one seed: the spread over seeds is unknown"
+    sure = f" +- {row.half_width:.4f}" if banded else ""
     rate = f"learning rate {row.lr:g}" + (f", best of {row.n_lrs}" if row.n_lrs > 1 else "")
     failed = f"; {row.n_failed} more failed" if row.n_failed else ""
     return {
-        "band": float(row.sd) if row.n > 1 and not math.isnan(row.sd) else 0.0,
+        "band": float(row.half_width) if banded else 0.0,
         "text": (
-            f"{label}, {int(row.n_layers)} layers of {int(row.d_model)}: {row.mean:.4f} nats, measured here; {spread}; "
-            f"evaluation noise alone {row.se_eval:.4f}; {rate}{failed}; {', '.join(row.run_ids)}."
+            f"{label}, {int(row.n_layers)} layers of {int(row.d_model)}: {row.mean:.4f}{sure} nats, measured here; "
+            f"{spread}; evaluation noise alone {row.se_eval:.4f}; {rate}{failed}; {', '.join(row.run_ids)}."
         ),
     }
 
@@ -80,7 +82,7 @@ def _published_view(label: str, frame: pd.DataFrame) -> dict[str, Any]:
         "joined": True,
         "hint": "Hover over or tab to a marker to read it.",
         "empty": "Nothing was published here.",
-        "notes": [f"Hollow: published, not measured here. Source: {sources}."],
+        "notes": [f"Hollow: published, not measured here; the bar is how well it could be read. Source: {sources}."],
         "series": _series(frame, _published_point, "value"),
     }
 
@@ -99,8 +101,12 @@ def _measured_views(measured: pd.DataFrame | None, command: str) -> list[dict[st
     views = []
     for words, frame in groups:
         shown = frame[frame["best"]]
+        shown = shown.assign(half_width=figures.band_half_width(shown))
         single = int((shown["n"] < 2).sum())
-        notes = ["Filled: measured here. The wide bar, drawn from two seeds up, is one standard deviation over seeds."]
+        notes = [
+            "Filled: measured here. The wide bar, drawn from two seeds up, is the band of the printed figure: the mean "
+            "plus or minus two standard errors, the seed variance pooled over a design's shapes."
+        ]
         if single:
             notes.append(
                 f"{single} of {len(shown)} cells rest on one seed: gaps between them cannot be told from seed noise."
@@ -149,7 +155,7 @@ def loss_explorer(
         "loss",
         data,
         label="loss explorer: loss over width-depth shapes, published and measured apart",
-        fallback="This figure reads out single points when scripts may run; the printed figures show the same numbers.",
+        fallback="This figure reads out single points when scripts may run; the printed figures show the losses.",
         live=make,
         is_live=in_lab() if live is None else live,
     )

@@ -75,6 +75,9 @@ def loss_panel(panel: dict[str, Any], pinned: str) -> str:
         fill = "none" if panel["origin"] == "published" else color
         body.append(f'<g opacity="{faded}" stroke="{color}" stroke-width="1.6" fill="{fill}">')
         body.append(f'<polyline points="{path}" fill="none"/>')
+        for (x, y), point in zip(places, series["points"], strict=True):
+            half = (_HEIGHT - 55) * point["band"] / span
+            body.append(f'<path d="M{x:.1f} {y - half:.1f}V{y + half:.1f}" stroke-width="7" stroke-opacity="0.25"/>')
         body += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{html.escape(p["text"])}</title></circle>'
                  for (x, y), p in zip(places, series["points"], strict=True)]  # fmt: skip
         body.append("</g>")

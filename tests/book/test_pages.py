@@ -12,6 +12,7 @@ import pytest
 from bs4 import BeautifulSoup, Tag
 from conftest import HTML, toc_pages
 
+import depthbench as db
 from depthbench.paths import ROOT
 
 PAGES = toc_pages()
@@ -172,3 +173,24 @@ def test_sources_are_text_only() -> None:
     assert not list((ROOT / "notebooks").glob("*.ipynb"))
     for name in PAGES:
         assert source(name).isascii(), name
+
+
+def test_the_sizes_that_the_first_page_tells_are_those_of_the_rows(html: Path) -> None:
+    rows, paper = db.load_runs("committed"), db.SUITES["main-400m"]
+    rows = rows[(rows["suite"] == "pocket") & (rows["status"] == "complete")]
+    parameters = paper.base.num_params().total / rows["params_total"].astype(float)
+    tokens = paper.recipe["n_tokens"] / rows["n_tokens"].astype(float)
+    assert set(parameters.round(-3)) == {2000} and set(tokens.round(-4)) == {10_000}
+    told = " ".join(page("book/index").get_text().split())
+    assert "about two thousand times smaller" in told and "about ten thousand times in tokens" in told
+
+
+def test_verdicts_come_with_their_half_width_and_rule(html: Path) -> None:
+    text = " ".join(page("notebooks/main_results").get_text().split())
+    for words in (
+        "95 % half-width",
+        "Welch and Satterthwaite",
+        "seed variance pooled over the shapes",
+        "--tokens-per-param",
+    ):
+        assert words in text, words
