@@ -64,12 +64,13 @@ class AttnResConnection(Connection):
     def __init__(self, site: Site, eps: float):
         super().__init__(site)
         self.mix = DepthMix(site, eps) if site.sublayer > 0 else None
+        self.capacity = site.n_sublayers  # of the store of sublayer outputs
 
     def read(self, state: Sources, norm: Norm) -> tuple[Tensor, Sources]:
         return norm(state[0] if self.mix is None else self.mix(state)), state
 
     def write(self, carry: Sources, y: Tensor, norm: Norm) -> Sources:
-        return (*carry, remember(y))
+        return (*carry, remember(y, carry, self.capacity))
 
 
 class AttnResEnds(Ends):

@@ -25,13 +25,15 @@ class BlockAttnResConnection(AttnResConnection):
 
     def __init__(self, site: Site, eps: float, block_size_sublayers: int):
         super().__init__(site, eps)
+        self.capacity = site.n_sublayers if block_size_sublayers == 1 else 0
         self.source = 1 + site.sublayer // block_size_sublayers
 
     def write(self, carry: Sources, y: Tensor, norm: Norm) -> Sources:
         # A source belongs to the block, not to the order of writes: with a whole block left out its place stays empty.
         sources = carry + (None,) * (self.source + 1 - len(carry))
         so_far = sources[self.source]
-        return (*sources[: self.source], remember(y if so_far is None else so_far + y), *sources[self.source + 1 :])
+        total = remember(y if so_far is None else so_far + y, carry, self.capacity)
+        return (*sources[: self.source], total, *sources[self.source + 1 :])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from olmo_core.nn.attention import Attention
 from torch import Tensor
 
 from depthbench.designs.base import at_least_fp32
+from depthbench.designs.depth_softmax import attend
 from depthbench.designs.moda import Slot
 
 
@@ -44,14 +45,20 @@ class DepthAttention(Attention):
         if not slots:
             return self.w_out(self.sdpa(queries, keys, values).flatten(2))
 
+        # The slots stand at the query's own position, so that rotating both and rotating neither is the same.
+        depth_queries = raw_queries if rotate_depth_keys else queries
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+            group = self.n_heads // self.n_kv_heads
+            keys, values = (y.repeat_interleave(group, 2) if group > 1 else y for y in (keys, values))
+            heads = [y.unflatten(-1, (-1, self.head_dim)) for part in zip(*slots, strict=True) for y in part]
+            return self.w_out(attend(queries, keys, values, depth_queries, heads).flatten(2))
+
         def by_group(y: Tensor) -> Tensor:  # (B, T, heads, E) -> (B, K, heads per K, T, E)
             return y.unflatten(2, (self.n_kv_heads, -1)).permute(0, 2, 3, 1, 4)
 
         depth_keys, depth_values = (
             [by_group(y.unflatten(-1, (-1, self.head_dim))) for y in part] for part in zip(*slots, strict=True)
         )
-        # The slots stand at the query's own position, so that rotating both and rotating neither is the same.
-        depth_queries = raw_queries if rotate_depth_keys else queries
         attended = joint_softmax(
             by_group(queries), by_group(keys), by_group(values), by_group(depth_queries), depth_keys, depth_values
         )

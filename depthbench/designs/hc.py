@@ -6,7 +6,8 @@
     h0 = A[:, 0]^T H;   y = F(g * RMS(h0));   H <- A[:, 1:]^T H + b y^T
 
 Open copies the embedding N times, close sums the streams. Start: A_static = [e_{j mod N} | I], b_static = 1, W = w = 0,
-s = 0.01.
+s = 0.01; the branches' output matrices (w_out, w2) / sqrt(N). The card's equation has streams as columns, this code has
+them as rows.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from depthbench.designs.base import (
     Site,
     at_least_fp32,
     fill,
-    no_autocast,
-    rms,
 )
+from depthbench.designs.streams import project, read, write
 
 
 class HyperConnection(Connection):
@@ -57,26 +57,27 @@ class HyperConnection(Connection):
 
     def coefficients(self, streams: Tensor) -> tuple[Tensor, Tensor]:
         """A (B, T, N, N+1) and b (B, T, N) of each token, in at least float32."""
-        wide = at_least_fp32(streams)
-        normed = rms(wide, self.norm_eps)  # (B, T, N, D)
-        with no_autocast(wide):
-            alpha = torch.tanh(normed @ self.dynamic_alpha_proj.to(wide.dtype))  # (B, T, N, N+1)
-            beta = torch.tanh(normed @ self.dynamic_beta_proj.to(wide.dtype))  # (B, T, N)
-        alpha = self.static_alpha.to(wide.dtype) + self.dynamic_alpha_scale.to(wide.dtype) * alpha
-        beta = self.static_beta.to(wide.dtype) + self.dynamic_beta_scale.to(wide.dtype) * beta
-        return alpha, beta
+        return self.coefficients_and_streams(streams)[:2]
 
-    def read(self, state: Tensor, norm: Norm) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        alpha, beta = self.coefficients(state)
-        mixed = (
-            alpha.to(state.dtype).transpose(-1, -2) @ state
-        )  # (B, T, N+1, D): row 0 is read, the rest are the mixed streams
-        kept = mixed[..., 1:, :] if self.mix_streams else state
-        return norm(mixed[..., 0, :]), (kept, beta.to(state.dtype))
+    def coefficients_and_streams(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A and b, and the streams again (see `streams.py`)."""
+        wide = at_least_fp32(streams).dtype
+        w = torch.cat([self.dynamic_alpha_proj, self.dynamic_beta_proj.unsqueeze(-1)], -1).to(wide)  # (D, N+2)
+        z, streams = project(streams, w, self.norm_eps)
+        z_alpha, z_beta = torch.tanh(z).split([self.n_streams + 1, 1], -1)
+        alpha = self.static_alpha.to(wide) + self.dynamic_alpha_scale.to(wide) * z_alpha
+        beta = self.static_beta.to(wide) + self.dynamic_beta_scale.to(wide) * z_beta.squeeze(-1)
+        return alpha, beta, streams
 
-    def write(self, carry: tuple[Tensor, Tensor], y: Tensor, norm: Norm) -> Tensor:
-        kept, beta = carry
-        return kept + beta.unsqueeze(-1) * y.unsqueeze(-2)  # (B, T, N, D)
+    def read(self, state: Tensor, norm: Norm) -> tuple[Tensor, tuple[Tensor, Tensor | None, Tensor]]:
+        alpha, beta, streams = self.coefficients_and_streams(state)
+        alpha = alpha.to(state.dtype).transpose(-1, -2)  # (B, T, N+1, N): row 0 reads, the rest mix
+        h, streams = read(streams, alpha[..., 0, :])
+        return norm(h), (streams, alpha[..., 1:, :] if self.mix_streams else None, beta.to(state.dtype))
+
+    def write(self, carry: tuple[Tensor, Tensor | None, Tensor], y: Tensor, norm: Norm) -> Tensor:
+        streams, maps, beta = carry
+        return write(streams, maps, y.to(streams.dtype), beta)  # (B, T, N, D)
 
 
 class StreamEnds(Ends):

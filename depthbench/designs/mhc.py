@@ -27,9 +27,9 @@ from depthbench.designs.base import (
     Site,
     at_least_fp32,
     fill,
-    no_autocast,
 )
 from depthbench.designs.hc import OutputScaling, StreamEnds, check_streams, scale_outputs
+from depthbench.designs.streams import project, read, write
 
 ROUNDS = 20
 REFERENCE_EPS = 1e-6
@@ -81,24 +81,25 @@ class ManifoldHyperConnection(Connection):
 
     def coefficients(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """a (B, T, N), c (B, T, N) and R (B, T, N, N) of each token, in at least float32."""
-        n = self.n_streams
-        x = at_least_fp32(streams).flatten(-2)  # (B, T, N * D)
-        with no_autocast(x):
-            u = x @ self.phi.to(x.dtype)
-        u = u * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.norm_eps)
+        return self.coefficients_and_streams(streams)[:3]
+
+    def coefficients_and_streams(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """a, c and R, and the streams again (see `streams.py`)."""
+        n, wide = self.n_streams, at_least_fp32(streams).dtype
+        u, laid_out = project(streams.flatten(-2), self.phi.to(wide), self.norm_eps)  # of (B, T, N * D)
         gains = torch.cat([self.alpha_pre.expand(n), self.alpha_post.expand(n), self.alpha_res.expand(n * n)])
-        pre, post, res = (gains.to(x.dtype) * u + self.bias.to(x.dtype)).split([n, n, n * n], -1)
-        return torch.sigmoid(pre), 2 * torch.sigmoid(post), self.sinkhorn(res.unflatten(-1, (n, n)))
+        pre, post, res = (gains.to(wide) * u + self.bias.to(wide)).split([n, n, n * n], -1)
+        maps = self.sinkhorn(res.unflatten(-1, (n, n))).contiguous()  # a batched product of strided maps is slow
+        return torch.sigmoid(pre), 2 * torch.sigmoid(post), maps, laid_out.unflatten(-1, (n, -1))
 
-    def read(self, state: Tensor, norm: Norm) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        pre, post, res = self.coefficients(state)
-        rows = torch.cat([pre.unsqueeze(-2), res], -2).to(state.dtype)  # (B, T, N+1, N): row 0 reads, the rest mix
-        mixed = rows @ state  # (B, T, N+1, D)
-        return norm(mixed[..., 0, :]), (mixed[..., 1:, :], post.to(state.dtype))
+    def read(self, state: Tensor, norm: Norm) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        pre, post, res, streams = self.coefficients_and_streams(state)
+        h, streams = read(streams, pre.to(state.dtype))
+        return norm(h), (streams, res.to(state.dtype), post.to(state.dtype))
 
-    def write(self, carry: tuple[Tensor, Tensor], y: Tensor, norm: Norm) -> Tensor:
-        kept, post = carry
-        return kept + post.unsqueeze(-1) * y.unsqueeze(-2)  # (B, T, N, D)
+    def write(self, carry: tuple[Tensor, Tensor, Tensor], y: Tensor, norm: Norm) -> Tensor:
+        streams, maps, post = carry
+        return write(streams, maps, y.to(streams.dtype), post)  # (B, T, N, D)
 
 
 @dataclass(frozen=True, kw_only=True)
