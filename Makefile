@@ -31,7 +31,7 @@ $(STAMP): requirements.txt constraints.txt pyproject.toml
 
 book:  ## the main job: set up, prepare text, train a small grid, execute the chapters, render
 	@echo "make book on 2 cores: set-up about 3 min and 2 GB of disk (once), text half a minute and 21 MB of downloads (once),"
-	@echo "training about 10 min (once), chapters and pages 2 min. A second 'make book' trains nothing."
+	@echo "training 5 to 10 min (once), chapters and pages 1 min. A second 'make book' trains nothing."
 	@$(MAKE) --no-print-directory setup
 	@$(MAKE) --no-print-directory data
 	@$(MAKE) --no-print-directory grid
