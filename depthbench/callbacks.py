@@ -11,6 +11,8 @@ from typing import Any
 from olmo_core.train.callbacks import Callback
 from tqdm import tqdm
 
+from depthbench.run_folder import read_history
+
 LOSS, LR, GRAD_NORM = "train/CE loss", "optim/LR (group 0)", "optim/total grad norm"
 
 
@@ -40,15 +42,6 @@ class HistoryCallback(Callback):
         }
         with open(self.path, "a") as out:
             out.write(json.dumps(row) + "\n")
-
-
-def read_history(path: Path) -> list[dict[str, Any]]:
-    """Rows of a history file; a last line cut off by a kill is left out."""
-    if not path.exists():
-        return []
-    *lines, tail = path.read_text().split("\n")
-    del tail
-    return [json.loads(line) for line in lines if line]
 
 
 @dataclass

@@ -8,14 +8,14 @@ end, the last one short.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
+from depthbench.designs.base import at_least_fp32
 from depthbench.records import ValLoss
 
 
@@ -42,19 +42,13 @@ def token_nll(
             size = min(seq_len, n - batch[0])
             rows = np.stack([np.asarray(tokens[s : s + size + 1], dtype=np.int64) for s in batch])
             ids = torch.from_numpy(rows).to(device)  # (B, T + 1)
-            logits = logits_of(model, ids[:, :-1])
+            logits = at_least_fp32(model(ids[:, :-1]))
             nll = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(batch), size)
             for s, row in zip(batch, nll.double().cpu().numpy(), strict=True):
                 out[s : s + size] = row
     finally:
         model.train(was_training)
     return out
-
-
-def logits_of(model: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
-    """Logits (B, T, V) in at least float32."""
-    logits = model(ids)
-    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
 
 def document_mean(nll: np.ndarray, documents: np.ndarray) -> tuple[float, float | None, int]:

@@ -1,4 +1,4 @@
-"""A residual design on OLMo-core's Transformer: the one place that meets its model classes.
+"""A residual design on OLMo-core's Transformer: the one place that meets its model classes (MoDA's attention apart).
 
 The backbone is the paper's: LLaMA-like blocks, RoPE (theta 10000), RMSNorm (eps 1e-6), SwiGLU, no biases, untied
 embeddings, truncated-normal initialisation (std 0.02). `open` and `close` belong to the model, not to its first and

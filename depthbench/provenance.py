@@ -10,10 +10,12 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from depthbench.paths import ROOT
+
+if TYPE_CHECKING:
+    import torch
 
 _PACKAGES = ("torch", "ai2-olmo-core", "numpy", "datasets", "tokenizers")
 
@@ -47,6 +49,8 @@ def command() -> str:
 def device_name(device: torch.device) -> str:
     """What computed: the GPU's name, or the CPU's model."""
     if device.type == "cuda":
+        import torch
+
         return torch.cuda.get_device_name(device)
     try:
         with open("/proc/cpuinfo") as info:
@@ -58,6 +62,8 @@ def device_name(device: torch.device) -> str:
 def peak_bytes(device: torch.device) -> int:
     """Most memory held at once: allocated on a GPU, else the resident set of this process."""
     if device.type == "cuda":
+        import torch
+
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -1,13 +1,6 @@
 """TrainSpec -> OLMo-core's Trainer -> checkpoint and run record; the same call resumes what was cut.
 
-A run lives in one folder:
-
-    spec.json       what was asked, resolved, and the sha256 of the data it reads
-    history.jsonl   step, tokens, loss, lr, grad_norm
-    train.log       OLMo-core's log
-    step<N>/        resume checkpoints (weights, optimiser, trainer state); removed when the run is complete
-    final/          model.safetensors and config.json: what `load_checkpoint` opens
-    record.json     the RunRecord, also appended to the record file
+`run_folder.py` says what a run leaves in its folder.
 """
 
 from __future__ import annotations
@@ -15,34 +8,26 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from olmo_core.train import Trainer
 from torch.distributed.checkpoint.api import CheckpointException
 
 from depthbench import provenance, records
-from depthbench.callbacks import read_history
 from depthbench.checkpoints import save_final
 from depthbench.data import TokenData, load
 from depthbench.engine import build_trainer, choose_precision, optimizer_groups
 from depthbench.evaluate import validation_loss
 from depthbench.paths import DATA
 from depthbench.records import DataRef, Params, Provenance, RunRecord
+from depthbench.run_folder import RunRefused, State, finished, hold, log_to, read_history, write_atomic
 from depthbench.spec import TrainSpec
-
-
-class RunRefused(RuntimeError):
-    """A run folder that must not be touched: held by another process, or made by another specification or data."""
 
 
 def train(
@@ -72,7 +57,7 @@ def train(
     """
     run_dir = Path(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    with _hold(run_dir):
+    with hold(run_dir):
         data = load(spec.data, data_root)
         _check_fit(spec, data)
         _check_owner(run_dir, spec, data)
@@ -81,8 +66,8 @@ def train(
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         microbatch = microbatch_tokens or spec.global_batch_tokens
         started, clock = provenance.now(), time.perf_counter()
-        state = _State(run_dir)
-        with _log_to(run_dir / "train.log"), warnings.catch_warnings():
+        state = State(run_dir)
+        with log_to(run_dir / "train.log"), warnings.catch_warnings():
             # True by design on one process, and repeated at every checkpoint.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             trainer = _ready_trainer(
@@ -144,19 +129,13 @@ def train(
             provenance=_provenance(target, spec, microbatch, started),
         )
         if status != "stopped":
-            _write_atomic(run_dir / "record.json", record.model_dump_json(indent=1))
+            write_atomic(run_dir / "record.json", record.model_dump_json(indent=1))
         if record_file is not None:
             records.append(record, Path(record_file))
         if status == "complete" and not keep_checkpoints:
             for path in run_dir.glob("step*"):
                 shutil.rmtree(path)
         return record
-
-
-def finished(run_dir: Path) -> RunRecord | None:
-    """The record of a run folder that needs no more work (complete or diverged), else None."""
-    path = run_dir / "record.json"
-    return RunRecord.model_validate_json(path.read_text()) if path.exists() else None
 
 
 def _ready_trainer(spec: TrainSpec, data: TokenData, run_dir: Path, **kwargs: Any) -> Trainer:
@@ -216,7 +195,7 @@ def _check_owner(run_dir: Path, spec: TrainSpec, data: TokenData) -> None:
     wanted: dict[str, Any] = {"run_id": spec.run_id, "recipe": spec.resolved(), "data": _data_ref(data).model_dump()}
     path = run_dir / "spec.json"
     if not path.exists():
-        _write_atomic(path, json.dumps(wanted, indent=1, sort_keys=True))
+        write_atomic(path, json.dumps(wanted, indent=1, sort_keys=True))
         return
     found = json.loads(path.read_text())
     if found != json.loads(json.dumps(wanted)):
@@ -231,52 +210,6 @@ def _check_owner(run_dir: Path, spec: TrainSpec, data: TokenData) -> None:
             + "; ".join(differ)
             + ". Use another folder, or remove this one."
         )
-
-
-@contextmanager
-def _hold(run_dir: Path) -> Iterator[None]:
-    """Hold the folder against a second process, which is told who has it. The lock dies with its process."""
-    lock, holder = FileLock(run_dir / "lock"), run_dir / "holder.txt"
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        who = holder.read_text() if holder.exists() else "another process"
-        raise RunRefused(f"{run_dir.name} is being run by {who}; wait for it or stop it") from None
-    try:
-        holder.write_text(f"process {os.getpid()} on {os.uname().nodename} since {provenance.now()}")
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _log_to(path: Path) -> Iterator[None]:
-    """Send OLMo-core's log to a file; the notebook shows a bar and the result instead."""
-    logger, handler = logging.getLogger("olmo_core"), logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    before = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.level, logger.propagate = before
-        handler.close()
-
-
-class _State:
-    """Seconds spent and resumes so far, over all processes that worked on the run."""
-
-    def __init__(self, run_dir: Path):
-        self.path = run_dir / "state.json"
-        found = json.loads(self.path.read_text()) if self.path.exists() else {}
-        self.wall_s: float = found.get("wall_s", 0.0)
-        self.n_resumes: int = found.get("n_resumes", 0)
-
-    def save(self) -> None:
-        _write_atomic(self.path, json.dumps({"wall_s": self.wall_s, "n_resumes": self.n_resumes}))
 
 
 def _data_ref(data: TokenData) -> DataRef:
@@ -306,9 +239,3 @@ def _provenance(device: torch.device, spec: TrainSpec, microbatch: int, started:
         started=started,
         ended=provenance.now(),
     )
-
-
-def _write_atomic(path: Path, text: str) -> None:
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_text(text)
-    part.replace(path)

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from depthbench import designs
 from depthbench.paths import RUNS
 from depthbench.records import RunRecord, load_runs
+from depthbench.run_folder import finished
 from depthbench.spec import TrainSpec
 from depthbench.suites import SUITES, Suite
 
@@ -38,8 +39,7 @@ class Job:
     @cached_property
     def record(self) -> RunRecord | None:
         """The record of a run that needs no more work."""
-        path = self.run_dir / "record.json"
-        return RunRecord.model_validate_json(path.read_text()) if path.exists() else None
+        return finished(self.run_dir)
 
     @property
     def state(self) -> str:

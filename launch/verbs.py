@@ -10,8 +10,8 @@ import matplotlib
 import pandas as pd
 
 from depthbench import records
-from depthbench.callbacks import read_history
 from depthbench.paths import BUILD, NOTEBOOKS, RESULTS, ROOT
+from depthbench.run_folder import last_row, read_history
 from launch.grid import Job, jobs, plan_frame
 
 
@@ -92,8 +92,8 @@ def status(options: argparse.Namespace) -> int:
         )
     for job in chosen(options):
         if job.state in ("running", "cut"):
-            rows = read_history(job.run_dir / "history.jsonl")
-            print(f"{job.state} {job.spec.run_id}: step {rows[-1]['step'] if rows else 0} of {job.spec.n_steps}")
+            row = last_row(job.run_dir / "history.jsonl")
+            print(f"{job.state} {job.spec.run_id}: step {row['step'] if row else 0} of {job.spec.n_steps}")
     return 0
 
 

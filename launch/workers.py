@@ -11,14 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from depthbench.callbacks import read_history
 from depthbench.paths import DATA, NOTEBOOKS, ROOT
 from depthbench.records import LOCAL_RUNS
+from depthbench.run_folder import last_row
 from launch.grid import Job
 
 PAGE = "page.ipynb"
@@ -63,17 +62,20 @@ class Worker:
             )
 
     @property
+    def last(self) -> dict[str, Any] | None:
+        """The last row of the run's history."""
+        return last_row(self.job.run_dir / "history.jsonl")
+
+    @property
     def step(self) -> int:
         """The last step in the run's history."""
-        rows = read_history(self.job.run_dir / "history.jsonl")
-        return rows[-1]["step"] if rows else 0
+        return row["step"] if (row := self.last) else 0
 
     @property
     def progress(self) -> str:
         """Design, depth and latest training loss, for the bar."""
-        rows = read_history(self.job.run_dir / "history.jsonl")
         name = f"{self.job.spec.design} L{self.job.spec.shape.n_layers}"
-        return f"{name} {rows[-1]['loss']:.3f}" if rows else f"{name} starting"
+        return f"{name} {row['loss']:.3f}" if (row := self.last) else f"{name} starting"
 
     def stop(self) -> None:
         """Ask the training process to save and end."""
@@ -187,8 +189,3 @@ def summary(job: Job) -> str:
         return f"{record.status} {record.run_id}: {record.reason}"
     noise = f" +- {record.val_loss.se:.3f} (evaluation noise)" if record.val_loss.se is not None else ""
     return f"done {record.run_id}: {record.val_loss.mean:.4f}{noise} nats, {record.wall_s:.0f} s"
-
-
-def page_of(job: Job) -> Path:
-    """The executed notebook of a run."""
-    return job.run_dir / PAGE

@@ -19,8 +19,7 @@ from filelock import FileLock
 from safetensors.torch import load_file
 
 import depthbench as db
-from depthbench.callbacks import read_history
-from depthbench.training import RunRefused
+from depthbench.run_folder import RunRefused, last_row, read_history
 
 
 def spec_of(shape: db.Shape, design: str = "pre_ln", **changes: Any) -> db.TrainSpec:
@@ -260,3 +259,12 @@ def test_paper_defaults() -> None:
     for key, value in {"betas": [0.9, 0.95], "adam_eps": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0}.items():
         assert resolved[key] == value
     assert resolved["warmup_steps"] == round(0.1 * spec.n_steps)
+
+
+def test_last_row_is_the_last_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    assert last_row(path) is None
+    path.write_text("")
+    assert last_row(path) is None
+    path.write_text("".join(json.dumps({"step": step, "loss": 1.0}) + "\n" for step in range(1, 2000)) + '{"step": 20')
+    assert last_row(path) == {"step": 1999, "loss": 1.0} == read_history(path)[-1]

@@ -109,10 +109,10 @@ class FullAttnRes(Design):
     )
 
     def connection(self, site: Site) -> Connection:
-        return AttnResConnection(site, self.norm_eps or site.eps)
+        return AttnResConnection(site, site.eps if self.norm_eps is None else self.norm_eps)
 
     def ends(self, site: Site) -> Ends:
-        return AttnResEnds(site, self.norm_eps or site.eps)
+        return AttnResEnds(site, site.eps if self.norm_eps is None else self.norm_eps)
 
     def extra_params(self, shape: ShapeLike) -> int:
         # J - 1 sublayers with a mixture and one before the head, each a query and a gain.

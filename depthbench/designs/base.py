@@ -107,7 +107,7 @@ class Site:
 
 
 class Connection(nn.Module):
-    """How one sublayer reads the state and writes its output back. The base class is the plain Pre-LN residual."""
+    """How one sublayer reads the state and writes its output back."""
 
     def __init__(self, site: Site):
         super().__init__()
@@ -192,11 +192,6 @@ def at_least_fp32(x: Tensor) -> Tensor:
 def no_autocast(x: Tensor) -> torch.autocast:
     """A context in which products stay in the type of their factors: mixed precision would take them in bf16."""
     return torch.autocast(x.device.type, enabled=False)
-
-
-def rms(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) over the last axis, without a gain."""
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
 
 @torch.no_grad()

@@ -69,10 +69,10 @@ class BlockAttnRes(Design):
 
     def connection(self, site: Site) -> Connection:
         size = self.block_size_sublayers or max(1, site.n_sublayers // N_BLOCKS)
-        return BlockAttnResConnection(site, self.norm_eps or site.eps, size)
+        return BlockAttnResConnection(site, site.eps if self.norm_eps is None else self.norm_eps, size)
 
     def ends(self, site: Site) -> Ends:
-        return AttnResEnds(site, self.norm_eps or site.eps)
+        return AttnResEnds(site, site.eps if self.norm_eps is None else self.norm_eps)
 
     def extra_params(self, shape: ShapeLike) -> int:
         return 4 * shape.n_layers * shape.d_model  # as many as in Full AttnRes

@@ -14,8 +14,7 @@ from olmo_core.nn.attention import Attention
 from torch import Tensor
 
 from depthbench.designs.base import at_least_fp32
-from depthbench.designs.depth_softmax import attend
-from depthbench.designs.moda import Slot
+from depthbench.designs.depth_softmax import Slot, attend
 
 
 class DepthAttention(Attention):

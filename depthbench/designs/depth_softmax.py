@@ -21,6 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from depthbench.designs.base import no_autocast
 
+Slot = tuple[Tensor, Tensor]  # keys without rotation, and values, of one earlier sublayer: (B, T, K * E) each
+
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 

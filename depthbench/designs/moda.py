@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from depthbench.designs.base import Card, Connection, Design, Ends, Norm, ShapeLike, Site
+from depthbench.designs.depth_softmax import Slot
 
-Slot = tuple[Tensor, Tensor]  # keys without rotation, and values, of one earlier sublayer: (B, T, K * E) each
 State = tuple[Tensor, tuple[Slot, ...]]
 
 

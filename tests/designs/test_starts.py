@@ -211,3 +211,9 @@ def test_sandwich_branches_write_mean_square_one(monkeypatch: pytest.MonkeyPatch
     y = torch.randn(2, 5, 24, dtype=torch.float64)
     written = connection.write(torch.zeros_like(y), y, norm=torch.nn.Identity())
     torch.testing.assert_close(written.square().mean(-1), torch.ones(2, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("design", ["full_attnres", "block_attnres"])
+def test_an_eps_of_zero_is_zero_and_none_is_the_models(design: str) -> None:
+    assert db.build_model(design, SHAPE, norm_eps=0.0).residual_ends.mix.eps == 0.0
+    assert db.build_model(design, SHAPE).residual_ends.mix.eps == 1e-6
