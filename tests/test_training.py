@@ -79,6 +79,8 @@ def test_kill_in_the_middle_changes_no_bit(tiny_data: Path, tiny_shape: db.Shape
     resumed = run(spec, tmp_path / "b", tiny_data)
     assert resumed.n_resumes == 1
     same_but_for_time(straight, resumed)
+    # Steps between the last checkpoint and the kill were written and then run again: they must stand once.
+    assert (tmp_path / "a/history.jsonl").read_text() == (tmp_path / "b/history.jsonl").read_text()
 
 
 def test_complete_run_is_returned_not_repeated(tiny_data: Path, tiny_shape: db.Shape, tmp_path: Path) -> None:
@@ -98,6 +100,19 @@ def test_rows_of_a_stopped_and_finished_run(tiny_data: Path, tiny_shape: db.Shap
     assert [json.loads(line)["status"] for line in rows.read_text().splitlines()] == ["stopped", "complete"]
     frame = db.load_runs("local", local=rows)
     assert list(frame.status) == ["complete"]
+
+
+def test_weights_and_data_have_seeds_of_their_own(tiny_data: Path, tiny_shape: db.Shape, tmp_path: Path) -> None:
+    def losses(name: str, **seeds: int) -> list[float]:
+        run(spec_of(tiny_shape, lr=1e-30, weight_decay=0.0, **seeds), tmp_path / name, tiny_data)
+        return [row["loss"] for row in read_history(tmp_path / name / "history.jsonl")]
+
+    base = losses("a")
+    other_weights, other_order = losses("b", seed=1), losses("c", data_seed=1)
+    assert base != other_weights and base != other_order
+    # Weights that stand still: another order of the data gives other batches of the same text, so nearly the same loss.
+    spread = max(abs(x - y) for x, y in zip(base, other_order, strict=True))
+    assert 0 < spread < 0.1
 
 
 def test_training_starts_from_build_model(tiny_data: Path, tiny_shape: db.Shape, tmp_path: Path) -> None:
