@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import depthbench as db
-from depthbench.designs.base import rms
+
+
+def rms(x: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
 
 def stock_pre_ln(shape: db.Shape) -> nn.Module:

@@ -1,0 +1,40 @@
+"""The benchmark compares like with like: a plain form gives what its design gives. Nothing is timed here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import depthbench as db
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+from anchors import ANCHORED, anchor  # noqa: E402
+
+
+@pytest.mark.parametrize("design", ANCHORED)
+def test_plain_form_gives_what_the_design_gives(design: str) -> None:
+    shape = db.Shape(n_layers=3, d_model=24, n_heads=3, d_ff=32, vocab_size=31)
+    plain, fast = anchor(design, shape), db.build_model(design, shape)
+    generator = torch.Generator().manual_seed(0)
+    state = {name: 0.3 * torch.randn(value.shape, generator=generator) for name, value in fast.state_dict().items()}
+    plain.load_state_dict(state)
+    fast.load_state_dict(state)
+    ids = torch.randint(0, 31, (2, 9), generator=generator)
+    losses = [
+        torch.nn.functional.cross_entropy(m(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()) for m in (plain, fast)
+    ]
+    torch.testing.assert_close(losses[0], losses[1], rtol=2e-4, atol=2e-5)
+    for loss in losses:
+        loss.backward()
+    for (name, a), (_, b) in zip(plain.named_parameters(), fast.named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=5e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_command_says_what_it_does() -> None:
+    done = subprocess.run([sys.executable, BENCHMARKS / "step_time.py", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "--growth" in done.stdout
