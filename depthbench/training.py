@@ -128,10 +128,11 @@ def train(
             n_resumes=state.n_resumes,
             provenance=_provenance(target, spec, microbatch, started),
         )
-        if status != "stopped":
-            write_atomic(run_dir / "record.json", record.model_dump_json(indent=1))
+        # The row first: a kill between the two leaves a run that is looked at again, not a row that is lost.
         if record_file is not None:
             records.append(record, Path(record_file))
+        if status != "stopped":
+            write_atomic(run_dir / "record.json", record.model_dump_json(indent=1))
         if status == "complete" and not keep_checkpoints:
             for path in run_dir.glob("step*"):
                 shutil.rmtree(path)

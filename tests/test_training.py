@@ -19,6 +19,7 @@ from filelock import FileLock
 from safetensors.torch import load_file
 
 import depthbench as db
+from depthbench import records
 from depthbench.run_folder import RunRefused, last_row, read_history
 
 
@@ -93,6 +94,27 @@ def test_complete_run_is_returned_not_repeated(tiny_data: Path, tiny_shape: db.S
     assert (tmp_path / "a/final/model.safetensors").stat().st_mtime_ns == written
     assert len(rows.read_text().splitlines()) == 1
     assert not list((tmp_path / "a").glob("step*")), "resume checkpoints go once the weights are kept"
+
+
+def test_a_kill_between_row_and_record_loses_no_row(
+    tiny_data: Path, tiny_shape: db.Shape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, rows = spec_of(tiny_shape), tmp_path / "runs.jsonl"
+
+    def killed(path: Path, text: str) -> None:
+        if path.name == "record.json":
+            raise KeyboardInterrupt
+        path.write_text(text)
+
+    monkeypatch.setattr("depthbench.training.write_atomic", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(spec, tmp_path / "a", tiny_data, record_file=rows)
+    monkeypatch.undo()
+    finished = run(spec, tmp_path / "a", tiny_data, record_file=rows)
+    found = list(records.read(rows))
+    assert [row.status for row in found] == ["complete", "complete"], "the last line of a run id is its row"
+    same_but_for_time(*found)
+    assert finished == found[-1]
 
 
 def test_rows_of_a_stopped_and_finished_run(tiny_data: Path, tiny_shape: db.Shape, tmp_path: Path) -> None:
