@@ -33,6 +33,7 @@ _MODULES = (
     "published",
     "data",
     "evaluate",
+    "probes",
     "figures",
     "interactive",
     "records",
