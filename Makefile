@@ -9,7 +9,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 unexport MPLBACKEND
 
 # The small honest grid of the main job: 3 designs x 3 shapes, the same tokens for each.
-GRID := pocket --designs pre_ln hc full_attnres --n-layers 2 4 8 --tokens-per-param 4
+GRID := pocket --designs pre_ln hc full_attnres --n-layers 2 4 8 --seeds 0 --lr 5e-3 --tokens-per-param 4
 WORKERS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
 
 .PHONY: help book test setup data grid chapters notebooks html check unit nbval pages picture clean

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from depthbench import designs
 
-FeedForwardRule = Literal["8d/3", "3d"]
+FeedForwardRule = Literal["8d/3", "3d", "fill"]
 BASELINE = "pre_ln"  # defines the backbone, so that its own count is zero
 
 
@@ -109,9 +109,15 @@ class Shape(BaseModel):
 
 
 def feed_forward_width(d_model: int, ffn: FeedForwardRule = "8d/3") -> int:
-    """Inner width of the SwiGLU branch: '8d/3' is 16 ceil(8 d / 48), the paper's below 1B; '3d' its rule at 1.6B."""
+    """Inner width of the SwiGLU branch.
+
+    '8d/3' is 16 ceil(8 d / 48), the paper's below 1B; '3d' its rule at 1.6B; 'fill' is ours, for sizes at which steps
+    of 16 are too coarse for the budget: 2 round(4 d / 3), from where `solve` goes by steps of 2 to meet the budget.
+    """
     if ffn not in get_args(FeedForwardRule):
         raise ValueError(f"unknown feed-forward rule {ffn!r}; allowed: {', '.join(get_args(FeedForwardRule))}")
+    if ffn == "fill":
+        return 2 * ((8 * d_model + 3) // 6)
     return 3 * d_model if ffn == "3d" else 16 * -(-8 * d_model // 48)
 
 
@@ -132,7 +138,7 @@ def solve(
 
     Widths are the multiples of 2 n_heads (even head_dim). The size counts the design's own parameters and grows with
     the width, so that bisection finds the nearest (of two equally near, the narrower). With the size of the paper's
-    base shape as the budget this gives its Table 3 to the unit.
+    base shape as the budget this gives its Table 3 to the unit. With the rule 'fill' d_ff then closes the gap.
     Raises InfeasibleShape (a ValueError) if the nearest is further than `tolerance` (relative), UnknownDesign, and
     ValueError for arguments that make no sense.
     """
@@ -161,6 +167,9 @@ def solve(
         low, high = (middle, high) if at(middle)[0] < target else (low, middle)
     below, above = (at(low) if low else None), at(high)
     size, nearest = min((c for c in (below, above) if c), key=lambda c: abs(c[0] - target))
+    if ffn == "fill":
+        nearest = _fill(nearest, target - size)
+        size = nearest.size(hold, design, **own)
     if abs(size / target - 1) > tolerance:
         raise InfeasibleShape(
             f"no width holds {hold}={target:,.0f} within {tolerance:.2%} for design {design!r} at "
@@ -212,6 +221,14 @@ def shapes_frame(
         for shape in shapes
     ]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _fill(shape: Shape, gap: float) -> Shape:
+    """Move d_ff by steps of 2, a quarter of it at the most, to take up what the width leaves of the budget."""
+    step = 2 * 3 * shape.d_model * shape.n_layers  # parameters
+    most = shape.d_ff // 8
+    steps = max(-most, min(most, math.floor(gap / step + 0.5)))
+    return shape.model_copy(update={"d_ff": shape.d_ff + 2 * steps})
 
 
 def _extra_params(design: str, options: Mapping[str, Any]) -> Callable[[Shape], int]:

@@ -6,12 +6,13 @@ depth (arXiv 2609.32534, Table 3; a test holds the derived shapes to the publish
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pandas as pd
 
-from depthbench.shapes import FeedForwardRule, Shape, feed_forward_width, shapes_frame, solve
+from depthbench.shapes import BASELINE, FeedForwardRule, Shape, feed_forward_width, shapes_frame, solve
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,10 @@ class Suite:
     """A budget, the shapes that hold it, and the recipe they share.
 
     `recipe` holds TrainSpec fields (`seq_len`, `global_batch_tokens`, `n_tokens`, `data`) and grids in the plural
-    (`lrs`, `seeds`); `lrs_by_design` overrides `lrs`, and `best_lr` is the published best rate of each design, where
-    the paper gives it. `n_tokens` is the same for every shape of the suite.
+    (`lrs`, `seeds`); `lrs_by_design` overrides `lrs`, `lrs_from` names the suite whose sweep chooses the rates, and
+    `best_lr` is the published best rate of each design, where the paper gives it. `n_tokens` is the same for every
+    shape of the suite. `shapes` hold the budget as Pre-LN. The paper trains every design at these; with `counts_design`
+    a design gets the width that holds the budget with its own parameters counted.
     """
 
     name: str
@@ -30,6 +33,8 @@ class Suite:
     shapes: tuple[Shape, ...]
     recipe: dict[str, Any]
     note: str = ""
+    ffn: FeedForwardRule = "8d/3"
+    counts_design: bool = False
 
     @property
     def target(self) -> int:
@@ -46,13 +51,21 @@ class Suite:
         grid: tuple[float, ...] = self.recipe.get("lrs_by_design", {}).get(design, self.recipe["lrs"])
         return grid
 
-    def shape(self, n_layers: int) -> Shape:
-        """The suite's shape of that depth; raises KeyError naming the depths there are."""
+    def shape(self, n_layers: int, design: str = BASELINE, **options: Any) -> Shape:
+        """The suite's shape of that depth for a design; raises KeyError naming the depths there are."""
         for shape in self.shapes:
             if shape.n_layers == n_layers:
-                return shape
+                return self.solve(n_layers, design, options) if self.counts_design and design != BASELINE else shape
         depths = ", ".join(str(shape.n_layers) for shape in self.shapes)
         raise KeyError(f"suite {self.name!r} has no shape of {n_layers} layers; it has {depths}")
+
+    def solve(
+        self, n_layers: int, design: str = BASELINE, options: Mapping[str, Any] | None = None, **heads: Any
+    ) -> Shape:
+        """The shape of any depth at the suite's budget, by its feed-forward rule and heads (or those given)."""
+        own = {key: getattr(self.base, key) for key in ("n_heads", "n_kv_heads", "vocab_size")} | heads
+        budget: dict[str, Any] = {self.hold: float(self.target)}
+        return solve(**budget, n_layers=n_layers, ffn=self.ffn, design=design, options=options, **own)
 
     def to_frame(self, design: str = "pre_ln", **options: Any) -> pd.DataFrame:
         """The suite's shapes as a table, counted under `design`; `relative_gap` is against the suite's budget."""
@@ -74,6 +87,7 @@ def _suite(
     ffn: FeedForwardRule = "8d/3",
     tokens_per_param: int | None = None,
     note: str = "",
+    counts_design: bool = False,
 ) -> Suite:
     base = Shape(
         n_layers=n_layers,
@@ -83,12 +97,10 @@ def _suite(
         d_ff=feed_forward_width(d_model, ffn),
         vocab_size=vocab_size,
     )
-    heads = {"n_heads": n_heads, "n_kv_heads": n_kv_heads, "vocab_size": vocab_size, "ffn": ffn}
-    budget = {hold: base.size(hold)}
-    shapes = tuple(solve(**budget, n_layers=depth, **heads) for depth in depths)  # type: ignore[arg-type]
     if tokens_per_param is not None:
         recipe = recipe | {"n_tokens": tokens_per_param * base.num_params().total}
-    return Suite(name, title, hold, base, shapes, recipe, note)
+    bare = Suite(name, title, hold, base, (), recipe, note, ffn, counts_design)
+    return replace(bare, shapes=tuple(bare.solve(depth) for depth in depths))
 
 
 def _paper(n_steps: int, **more: Any) -> dict[str, Any]:
@@ -101,6 +113,18 @@ def _paper(n_steps: int, **more: Any) -> dict[str, Any]:
         "lrs_by_design": {"lns": (2e-3, 5e-3, 1e-2, 2e-2)},
         "seeds": (0,),
         "data": "fineweb-edu",
+    } | more
+
+
+def _pocket(**more: Any) -> dict[str, Any]:
+    """Our recipe on a CPU: the paper's optimiser and schedule, short windows, and a grid of rates to choose from."""
+    return {
+        "seq_len": 256,
+        "global_batch_tokens": 2048,
+        "lrs": (2.5e-3, 5e-3, 1e-2),
+        "lrs_by_design": {"lns": (5e-3, 1e-2, 2e-2)},
+        "seeds": (0, 1, 2),
+        "data": "packages-512",
     } | more
 
 
@@ -118,6 +142,15 @@ _BEST_LR_400M = {
     "moda": 2e-3,
 }
 _BASE_400M: dict[str, Any] = {"n_layers": 24, "d_model": 1024}
+_BASE_POCKET: dict[str, Any] = {
+    "depths": (2, 4, 8, 16),
+    "n_layers": 4,
+    "d_model": 52,
+    "n_heads": 1,
+    "vocab_size": 512,
+    "ffn": "fill",
+}
+_HALF, _DOUBLE = {"d_model": 34, "depths": (2, 4, 8)}, {"d_model": 78, "depths": (4, 8, 16)}
 
 _ALL = (
     _suite(
@@ -162,20 +195,37 @@ _ALL = (
     _suite(
         "pocket",
         "Pocket suite: the same question on a CPU",
-        {
-            "seq_len": 256,
-            "global_batch_tokens": 2048,
-            "lrs": (5e-3,),
-            "seeds": (0,),
-            "data": "packages-512",
-        },
-        depths=(2, 3, 4, 8, 16),
-        n_layers=4,
-        d_model=52,
-        n_heads=1,
-        vocab_size=512,
+        _pocket(),
         tokens_per_param=20,
-        note="Ours, not the paper's. One head, so that widths step by 2 and every depth keeps the budget within 2 %.",
+        counts_design=True,
+        note="Ours, not the paper's. Each design's own parameters are counted in the budget. One head, so that widths "
+        "step by 2, and a feed-forward width that closes the gap, hold it within 1 % at every depth.",
+        **_BASE_POCKET,
+    ),
+    _suite(
+        "pocket-iso-backbone",
+        "Pocket control: the same backbone, whatever embeddings and design add",
+        _pocket(lrs_from="pocket"),
+        hold="backbone",
+        tokens_per_param=20,
+        note="Ours. Every design at Pre-LN's widths, as in the paper's control.",
+        **_BASE_POCKET,
+    ),
+    _suite(
+        "pocket-half",
+        "Pocket suite at half the parameters",
+        _pocket(lrs_from="pocket"),
+        tokens_per_param=20,
+        counts_design=True,
+        **_BASE_POCKET | _HALF,
+    ),
+    _suite(
+        "pocket-double",
+        "Pocket suite at twice the parameters",
+        _pocket(lrs_from="pocket"),
+        tokens_per_param=20,
+        counts_design=True,
+        **_BASE_POCKET | _DOUBLE,
     ),
 )
 
@@ -199,17 +249,15 @@ def shape_like(
     if suite not in SUITES:
         raise ValueError(f"unknown suite {suite!r}; suites: {', '.join(SUITES)}")
     found, given = SUITES[suite], {key: value for key, value in given.items() if value is not None}
-    base = found.base
-    ffn: FeedForwardRule = "3d" if base.d_ff == 3 * base.d_model else "8d/3"
-    heads = {key: given.get(key, getattr(base, key)) for key in ("n_heads", "vocab_size")}
-    heads["n_kv_heads"] = given.get("n_kv_heads", base.n_kv_heads if "n_heads" not in given else heads["n_heads"])
+    heads = {key: given.get(key, getattr(found.base, key)) for key in ("n_heads", "vocab_size")}
+    heads["n_kv_heads"] = given.get("n_kv_heads", found.base.n_kv_heads if "n_heads" not in given else heads["n_heads"])
     if "d_model" in given:
         width = given["d_model"]
-        return Shape(n_layers=n_layers, d_model=width, d_ff=given.get("d_ff", feed_forward_width(width, ffn)), **heads)
+        d_ff = given.get("d_ff", feed_forward_width(width, found.ffn))
+        return Shape(n_layers=n_layers, d_model=width, d_ff=d_ff, **heads)
     same_heads = not given.keys() & heads.keys()
     if same_heads and n_layers in [shape.n_layers for shape in found.shapes]:
-        shape = found.shape(n_layers)
+        shape = found.shape(n_layers, design, **(options or {}))
     else:
-        budget: dict[str, Any] = {found.hold: float(found.target)}
-        shape = solve(**budget, n_layers=n_layers, ffn=ffn, design=design, options=options, **heads)
+        shape = found.solve(n_layers, design, options, **heads)
     return Shape(**{**shape.model_dump(), "d_ff": given["d_ff"]}) if "d_ff" in given else shape

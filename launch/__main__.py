@@ -1,4 +1,4 @@
-"""`python -m launch plan|run|status SUITE` and `python -m launch chapters|notebooks|keep|picture`."""
+"""`python -m launch plan|run|best|status SUITE` and `python -m launch chapters|notebooks|keep|picture`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ def parser() -> argparse.ArgumentParser:
         "--designs", nargs="+", metavar="NAME", help="default: the paper's ten; depth_mup and complete_p by name"
     )
     suite.add_argument("--n-layers", nargs="+", type=int, metavar="L", help="default: every depth of the suite")
-    suite.add_argument("--lr", nargs="+", type=float, metavar="RATE", help="default: the suite's grid")
+    suite.add_argument(
+        "--lr",
+        nargs="+",
+        type=_rate,
+        metavar="RATE",
+        help="default: the suite's grid; 'best': for each design and depth the best rate on record (see the verb best)",
+    )
     suite.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="default: the suite's")
     suite.add_argument(
         "--tokens-per-param", type=float, metavar="X", help="token budget, in tokens per parameter of the base shape"
@@ -30,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     run = verbs.add_parser("run", parents=[suite], help="run what is missing, resume what was cut")
     run.add_argument("--workers", type=int, default=1, help="runs side by side, each on its own cores (default 1)")
     run.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    verbs.add_parser("best", parents=[suite], help="the best learning rate of each design and depth on record")
     verbs.add_parser("status", parents=[suite], help="state of each run and the results so far")
     chapters = verbs.add_parser("chapters", help="execute the book's chapters and hand the outputs to the book")
     chapters.add_argument("names", nargs="*", metavar="CHAPTER", help="default: all")
@@ -41,6 +48,10 @@ def parser() -> argparse.ArgumentParser:
     keep.add_argument("--allow-dirty", action="store_true", help="also rows made with uncommitted changes")
     verbs.add_parser("picture", help="draw the README's picture from the published numbers and the committed rows")
     return top
+
+
+def _rate(text: str) -> float | str:
+    return text if text == "best" else float(text)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from typing import Literal, cast
 
 import matplotlib
 import pandas as pd
@@ -12,7 +14,7 @@ import pandas as pd
 from depthbench import records
 from depthbench.paths import BUILD, NOTEBOOKS, RESULTS, ROOT
 from depthbench.run_folder import last_row, read_history
-from launch.grid import Job, jobs, plan_frame
+from launch.grid import Job, jobs, plan_frame, swept
 
 
 def chosen(options: argparse.Namespace) -> list[Job]:
@@ -21,10 +23,18 @@ def chosen(options: argparse.Namespace) -> list[Job]:
         options.suite,
         design_names=options.designs,
         n_layers=options.n_layers,
-        lrs=options.lr,
+        lrs=_rates(options.lr),
         seeds=options.seeds,
         tokens_per_param=options.tokens_per_param,
     )
+
+
+def _rates(given: Sequence[float | str] | None) -> Sequence[float] | Literal["best"] | None:
+    if given and "best" in given:
+        if len(given) > 1:
+            raise ValueError("--lr best stands alone: it chooses the rate of each design and depth")
+        return "best"
+    return cast(Sequence[float] | None, given)
 
 
 def plan(options: argparse.Namespace, workers: int = 1) -> int:
@@ -75,6 +85,25 @@ def run(options: argparse.Namespace) -> int:
         need = max(job.spec.n_steps * job.spec.global_batch_tokens for job in left if job.spec.data == name)
         data.prepare(name, max_train_tokens=need if name == "fineweb-edu" else None)
     return run_all(left, options.workers)
+
+
+def best(options: argparse.Namespace) -> int:
+    """Print the best rate of each design and depth, and what to run where it lies at the edge of what was tried."""
+    frame = swept(options.suite, options.tokens_per_param)
+    frame = frame[frame.design.isin(options.designs or frame.design)]
+    frame = frame[frame.n_layers.isin(options.n_layers or frame.n_layers)]
+    if frame.empty:
+        print(f"no runs of {options.suite} with these settings are on record")
+        return 0
+    shown = frame.assign(rates=[" ".join(f"{rate:g}" for rate in rates) for rates in frame.rates])
+    print(shown.drop(columns="options").to_string(index=False, formatters={"lr": "{:g}".format}))
+    for row in frame[frame.edge != ""].to_dict("records"):
+        further = row["lr"] / 2 if row["edge"] == "low" else row["lr"] * 2
+        print(
+            f"{row['design']} at {row['n_layers']} layers: the best rate is the {row['edge']}est tried; "
+            f"add one with --designs {row['design']} --n-layers {row['n_layers']} --lr {further:g}"
+        )
+    return 0
 
 
 def status(options: argparse.Namespace) -> int:

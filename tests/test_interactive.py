@@ -61,7 +61,7 @@ def random_requests(n: int) -> list[tuple[str, dict[str, Any]]]:
             "n_heads": heads,
             "n_kv_heads": draw.choice([k for k in range(1, heads + 1) if heads % k == 0]),
             "vocab_size": draw.choice([256, 512, 32_000, 50_280, 151_936]),
-            "ffn": draw.choice(["8d/3", "3d"]),
+            "ffn": draw.choice(["8d/3", "3d", "fill"]),
             "extra": polynomials[design],
             "tolerance": draw.choice([0.01, TOLERANCE, 0.5]),
         }
@@ -141,7 +141,7 @@ def val_loss() -> dict[str, pd.DataFrame]:
 def run_row(**change: Any) -> dict[str, Any]:
     row = {
         "run_id": "r", "kind": "measured", "suite": "pocket", "design": "pre_ln", "options": "{}", "n_layers": 4,
-        "d_model": 52, "aspect_ratio": 13.0, "lr": 5e-3, "seed": 0, "data_name": "packages-512", "data_sha256": "ab",
+        "d_model": 52, "d_ff": 138, "aspect_ratio": 13.0, "lr": 5e-3, "seed": 0, "data_name": "packages-512", "data_sha256": "ab",
         "seq_len": 256, "global_batch_tokens": 2048, "n_tokens": 4_000_000, "steps": 2000, "status": "complete",
         "val_loss_nats": 3.0, "val_loss_se": 0.01, "recipe": "aa", "dtype": "fp32", "params_total": 186_836,
     }  # fmt: skip
@@ -222,7 +222,7 @@ def test_no_claim_without_two_seeds_a_side() -> None:
     assert verdict(2.0, 0.1, 3, 3.0, 0.1, 3).verdict.startswith("lower")
     assert verdict(3.0, 0.1, 3, 2.0, 0.1, 3).verdict.startswith("higher")
     assert verdict(2.9, 0.1, 3, 3.0, 0.1, 3).verdict.startswith("within")
-    assert verdict(2.0, 0.1, 2, math.nan, math.nan, 0).verdict == "no baseline row at this shape"
+    assert verdict(2.0, 0.1, 2, math.nan, math.nan, 0).verdict == "no baseline row at this depth"
     told = verdict(2.0, 0.3, 9, 3.0, 0.4, 16)
     assert told.gap_nats == -1.0 and told.gap_se == pytest.approx(math.sqrt(0.01 + 0.01))
 

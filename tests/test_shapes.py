@@ -102,6 +102,7 @@ def test_shapes_that_do_not_fit(change: dict[str, int], says: str) -> None:
 def test_feed_forward_rules() -> None:
     assert [feed_forward_width(d) for d in (1024, 1216, 28, 6)] == [2736, 3248, 80, 16]  # 16 ceil(8 d / 48)
     assert feed_forward_width(2048, "3d") == 6144
+    assert [feed_forward_width(d, "fill") for d in (52, 28, 6)] == [138, 74, 16]  # the even number nearest to 8 d / 3
     with pytest.raises(ValueError, match="8d/3, 3d"):
         feed_forward_width(64, "4d")  # type: ignore[arg-type]
 
@@ -265,6 +266,9 @@ def test_suites() -> None:
         "scale-500m",
         "validate-1.6b",
         "pocket",
+        "pocket-iso-backbone",
+        "pocket-half",
+        "pocket-double",
     ]
     for name, suite in db.SUITES.items():
         assert suite.name == name and suite.base in suite.shapes
@@ -272,24 +276,43 @@ def test_suites() -> None:
         assert suite.to_frame()["relative_gap"].abs().max() < 0.05
     main = db.SUITES["main-400m"]
     assert db.SUITES["scale-400m"].shapes == tuple(main.shape(n) for n in (32, 24, 16))
-    assert {name for name, suite in db.SUITES.items() if suite.hold == "backbone"} == {"iso-backbone-300m"}
+    assert {name for name, suite in db.SUITES.items() if suite.hold == "backbone"} == {
+        "iso-backbone-300m",
+        "pocket-iso-backbone",
+    }
     with pytest.raises(KeyError, match="16, 20, 24, 28, 32, 42, 70"):
         main.shape(23)
 
 
 def test_pocket_suite() -> None:
     pocket = db.SUITES["pocket"]
-    assert [(s.n_layers, s.d_model) for s in pocket.shapes] == [(2, 68), (3, 58), (4, 52), (8, 38), (16, 28)]
-    assert pocket.base.d_ff == 144 and pocket.target == 186_836
+    assert [(s.n_layers, s.d_model) for s in pocket.shapes] == [(2, 68), (4, 52), (8, 38), (16, 28)]
+    assert pocket.base.d_ff == 138 and pocket.target == 183_092
     assert {(s.n_heads, s.n_kv_heads, s.vocab_size) for s in pocket.shapes} == {(1, 1, 512)}
-    gaps = pocket.to_frame().set_index("n_layers")["relative_gap"].abs()
-    assert gaps.drop(3).max() < 0.01 and gaps[3] < 0.02  # at three layers the grid of widths is coarser
-    assert pocket.recipe["n_tokens"] == 20 * 186_836 and pocket.n_steps == 1825
+    assert pocket.recipe["n_tokens"] == 20 * 183_092 and pocket.n_steps == 1788
+
+
+@pytest.mark.parametrize("name", [name for name in db.SUITES if name.startswith("pocket")])
+def test_pocket_suites_hold_their_budget_within_one_percent(name: str) -> None:
+    suite = db.SUITES[name]
+    for design in db.designs.names(extras=True) if suite.counts_design else ("pre_ln",):
+        for depth in (shape.n_layers for shape in suite.shapes):
+            shape = suite.shape(depth, design)
+            assert abs(shape.size(suite.hold, design) / suite.target - 1) < 0.01, (design, shape)
+            assert 2 < shape.d_ff / shape.d_model < 3.4
+
+
+def test_a_suite_that_counts_the_design_narrows_what_adds_parameters() -> None:
+    pocket, control = db.SUITES["pocket"], db.SUITES["pocket-iso-backbone"]
+    assert pocket.shape(16, "mhc").d_model < pocket.shape(16).d_model
+    assert pocket.shape(16, "lns") == pocket.shape(16), "a design that adds nothing has Pre-LN's shape"
+    assert control.shape(16, "mhc") == control.shape(16), "the control has one shape for all"
+    assert db.SUITES["main-400m"].shape(24, "moda") == db.SUITES["main-400m"].shape(24), "as published"
 
 
 def test_recipes_agree_with_what_is_published() -> None:
     steps = published.table("token_budgets").set_index("suite")["value"]
-    paper = {name: suite for name, suite in db.SUITES.items() if name != "pocket"}
+    paper = {name: suite for name, suite in db.SUITES.items() if not name.startswith("pocket")}
     assert set(steps.index) == set(paper)
     sweep = published.table("lr_sweep")
     every = sweep[sweep["design"].isna()].groupby("scale")["value"].apply(tuple)
@@ -308,7 +331,9 @@ def test_recipes_agree_with_what_is_published() -> None:
 @pytest.mark.parametrize("name", list(db.SUITES))
 def test_recipes_are_fields_of_the_spec(name: str) -> None:
     suite = db.SUITES[name]
-    fields = {k: v for k, v in suite.recipe.items() if k not in ("lrs", "lrs_by_design", "best_lr", "seeds")}
+    fields = {
+        k: v for k, v in suite.recipe.items() if k not in ("lrs", "lrs_by_design", "lrs_from", "best_lr", "seeds")
+    }
     spec = db.TrainSpec(design="pre_ln", shape=suite.shapes[0], lr=suite.lrs("pre_ln")[0], **fields)
     assert spec.n_steps == suite.n_steps
 

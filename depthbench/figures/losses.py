@@ -10,20 +10,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from depthbench.figures.styles import PALETTE, need, new_figure, style
+from depthbench.sweeps import PLACE, best_rates, finished
 
 
 def at_best_lr(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs of each design and shape at its best learning rate, as the paper reports them.
+    """The complete runs of each design and shape at its best learning rate, as the paper reports them.
 
-    Best is the lowest mean validation loss over seeds, among the rates with the fewest runs that did not complete: a
-    rate at which some seeds diverge does not win by the ones that were left. Only complete runs are returned.
+    `sweeps.best_rates` says which rate is best.
     """
-    point = ["design", "n_layers", "d_model"]
-    finished = _finished(runs)
-    marked = runs.assign(_failed=~finished, _loss=runs["val_loss_nats"].where(finished).astype(float))
-    rates = marked.groupby([*point, "lr"], sort=False).agg(failed=("_failed", "sum"), loss=("_loss", "mean"))
-    best = rates.dropna(subset="loss").reset_index().sort_values(["failed", "loss"]).drop_duplicates(point)
-    return runs[finished].merge(best[[*point, "lr"]], on=[*point, "lr"])
+    done = runs[finished(runs)]
+    if done.empty:
+        return done
+    best = best_rates(runs)
+    place = [column for column in PLACE if column in runs]
+    return done.merge(best[[*place, "lr"]], on=[*place, "lr"])
 
 
 def loss_vs_shape(published_frame: pd.DataFrame, measured_frame: pd.DataFrame | None = None) -> Figure:
@@ -60,10 +60,6 @@ def band_half_width(points: pd.DataFrame) -> pd.Series:
     return (2 * (variance / points["n"]) ** 0.5).where(points["n"] > 1)
 
 
-def _finished(runs: pd.DataFrame) -> pd.Series:
-    return (runs["status"] == "complete") & np.isfinite(runs["val_loss_nats"].astype(float))
-
-
 def _measured(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Runs to draw, with a title that says what they are and what was left out."""
     needed = ("suite", "data_name", "design", "n_layers", "d_model", "lr", "status", "val_loss_nats")
@@ -78,7 +74,7 @@ def _measured(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     title = f"Measured here: {frame['suite'].iloc[0]} on {frame['data_name'].iloc[0]}"
     if frame.groupby(["design", "n_layers", "d_model"])["lr"].nunique().max() > 1:
         title += ", best learning rate"
-    if failed := int((~_finished(frame)).sum()):
+    if failed := int((~finished(frame)).sum()):
         title += f"\n{failed} diverged or stopped {'run' if failed == 1 else 'runs'} not drawn"
     return runs, title
 

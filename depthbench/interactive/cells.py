@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from depthbench import published
+from depthbench.sweeps import PLACE, best_rates
 
 RECIPE = ("suite", "data_name", "data_sha256", "seq_len", "global_batch_tokens", "n_tokens", "recipe", "dtype")
-SETTING = ("design", "options", "n_layers", "d_model", "lr")
+SETTING = (*PLACE, "lr")
 COLUMNS = [
     *RECIPE, *SETTING, "aspect_ratio", "params_total", "mean", "n", "sd", "se_eval", "n_failed", "failed", "run_ids",
     "n_lrs", "best",
@@ -31,8 +32,7 @@ def cells(runs: pd.DataFrame, *, suite: str, designs: Sequence[str] | None = Non
 
     `n_tokens` of a cell is what its complete runs trained on; runs that diverged or stopped never reached theirs, so
     they are counted in `n_failed` of every cell of their setting, and never averaged. `best` marks the learning rate of
-    each design, shape and recipe with the fewest failed runs, then the lowest mean (as `figures.at_best_lr`). An empty
-    frame gives an empty one.
+    each design, shape and recipe (`sweeps.best_rates`). An empty frame gives an empty one.
     """
     rows = runs[(runs["suite"] == suite) & (runs["kind"] == "measured")]
     if designs is not None:
@@ -58,16 +58,23 @@ def cells(runs: pd.DataFrame, *, suite: str, designs: Sequence[str] | None = Non
     frame = pd.DataFrame(out, columns=COLUMNS)
     frame["n_failed"] = frame["n_failed"].fillna(0).astype(int)
     frame["failed"] = [value if isinstance(value, tuple) else () for value in frame["failed"]]
-    place = [*RECIPE, "design", "options", "n_layers", "d_model"]
-    measured = frame["n"] > 0
+    place = [*RECIPE, *PLACE]
     frame["n_lrs"] = frame.groupby(place, dropna=False)["lr"].transform("nunique") if len(frame) else 0
     frame["best"] = False
-    if measured.any():
-        best = frame[measured].sort_values(["n_failed", "mean"]).drop_duplicates(place)
-        frame.loc[best.index, "best"] = True
+    setting = pd.Series(list(frame[[*PLACE, "lr"]].itertuples(index=False, name=None)), frame.index, dtype=object)
+    for _, group in done.groupby(list(RECIPE), dropna=False):
+        like = group.iloc[0]
+        judged = pd.concat([group, _alike(lost, like, [key for key in RECIPE if key != "n_tokens"])])
+        best = set(best_rates(judged)[[*PLACE, "lr"]].itertuples(index=False, name=None))
+        here = _alike(frame, like, RECIPE).index
+        frame.loc[here, "best"] = setting[here].isin(best)
     order = {name: place for place, name in enumerate(published.labels())}
     rank = frame["design"].map(lambda name: (order.get(name, len(order)), name))
     return frame.assign(rank=rank).sort_values([*RECIPE, "rank", "n_layers", "lr"])[COLUMNS].reset_index(drop=True)
+
+
+def _alike(rows: pd.DataFrame, like: pd.Series, keys: Sequence[str]) -> pd.DataFrame:
+    return rows[(rows[list(keys)] == like[list(keys)]).all(axis=1)]
 
 
 def _cell(key: tuple[Hashable, ...], group: pd.DataFrame) -> dict[str, Any]:
@@ -113,7 +120,7 @@ def verdict(mean: float, sd: float, n: int, base_mean: float, base_sd: float, ba
     """
     gap = mean - base_mean
     if not n or not base_n:
-        text = "no baseline row at this shape" if n else "no complete run"
+        text = "no baseline row at this depth" if n else "no complete run"
         return Verdict(math.nan, math.nan, math.nan, math.nan, text)
     if n < 2 or base_n < 2:
         return Verdict(gap, math.nan, math.nan, math.nan, "one seed: cannot tell")
@@ -140,21 +147,22 @@ def _best(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def against_baseline(frame: pd.DataFrame, baseline: str = "pre_ln") -> pd.DataFrame:
-    """The best cell of each design and shape of ONE recipe beside the baseline at the same shape.
+    """The best cell of each design and shape of ONE recipe beside the baseline at the same depth and budget.
 
-    Raises ValueError if the frame mixes recipes, which must never be compared.
+    Where a suite counts a design's own parameters, the same depth is not the same width. Raises ValueError if the frame
+    mixes recipes, which must never be compared.
     """
     shown = _best(frame)
     base: dict[Any, Any] = {}
     others: list[Any] = []
     for row in shown.itertuples():
         if row.design == baseline:
-            base[row.n_layers, row.d_model] = row
+            base[row.n_layers] = row
         else:
             others.append(row)
     out = []
     for row in others:
-        other = base.get((row.n_layers, row.d_model))
+        other = base.get(row.n_layers)
         stats = (other.mean, other.sd, other.n) if other else (math.nan, math.nan, 0)
         place = {"design": row.design, "n_layers": row.n_layers, "d_model": row.d_model}
         told = verdict(row.mean, row.sd, row.n, *stats)._asdict()

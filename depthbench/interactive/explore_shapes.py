@@ -21,7 +21,11 @@ from depthbench.suites import SUITES, Suite
 
 TOLERANCE = 0.05
 TERMS = ("1", "L", "d", "Ld", "dd", "Ldd", "dk", "Ldk")
-_RULES = {"8d/3": "16 ceil(8d/48), paper below 1B", "3d": "3d, paper at 1.6B"}
+_RULES = {
+    "8d/3": "16 ceil(8d/48), paper below 1B",
+    "3d": "3d, paper at 1.6B",
+    "fill": "8d/3, then what fills the budget",
+}
 
 
 def extra_polynomial(design: str) -> dict[str, int] | None:
@@ -57,16 +61,6 @@ def _shape(n_layers: int, d_model: int, n_kv_heads: int) -> Shape:
     )
 
 
-def ffn_rule(suite: Suite) -> FeedForwardRule:
-    """The feed-forward rule a suite's shapes follow; raises ValueError if they follow none."""
-    for rule in get_args(FeedForwardRule):
-        if all(shape.d_ff == feed_forward_width(shape.d_model, rule) for shape in suite.shapes):
-            return rule
-    raise ValueError(
-        f"the shapes of suite {suite.name!r} follow no feed-forward rule of {', '.join(get_args(FeedForwardRule))}"
-    )
-
-
 def suite_data(suite: Suite) -> dict[str, Any]:
     """What the page needs of a suite: the budget, what is held, and its shapes."""
     return {
@@ -78,7 +72,7 @@ def suite_data(suite: Suite) -> dict[str, Any]:
         "vocab_size": suite.base.vocab_size,
         "n_heads": suite.base.n_heads,
         "n_kv_heads": suite.base.n_kv_heads,
-        "ffn": ffn_rule(suite),
+        "ffn": suite.ffn,
         "shapes": sorted(
             (s.model_dump(include={"n_layers", "d_model", "d_ff"}) for s in suite.shapes), key=lambda s: s["n_layers"]
         ),

@@ -1,5 +1,8 @@
 /* The rule of depthbench.shapes.solve, to the unit; tests/test_interactive.py holds the two together. */
-function feedForwardWidth(d, rule) { return rule === "3d" ? 3 * d : 16 * Math.ceil((8 * d) / 48); }
+function feedForwardWidth(d, rule) {
+  if (rule === "fill") return 2 * Math.floor((8 * d + 3) / 6);
+  return rule === "3d" ? 3 * d : 16 * Math.ceil((8 * d) / 48);
+}
 
 /* Exact counts of a shape; `extra` holds the coefficients of the design's own parameters (Ldk: layers x width x key width, ...). */
 function countParams(shape, extra) {
@@ -24,10 +27,18 @@ function solveShape(request) {
   const step = 2 * n_heads;
   const at = (steps) => {
     const d_model = steps * step;
-    const shape = { n_layers, d_model, n_heads, n_kv_heads, d_ff: feedForwardWidth(d_model, ffn), vocab_size };
+    return sized({ n_layers, d_model, n_heads, n_kv_heads, d_ff: feedForwardWidth(d_model, ffn), vocab_size });
+  };
+  const sized = (shape) => {
     const count = countParams(shape, extra);
     count.held = hold === "total" ? count.total : count.backbone + count.design;
     return { shape, count, budget };
+  };
+  /* Steps of 2 in d_ff, a quarter of it at the most, take up what the width leaves of the budget. */
+  const fill = ({ shape, count }) => {
+    const most = Math.floor(shape.d_ff / 8), step = 6 * shape.d_model * shape.n_layers;
+    const steps = Math.max(-most, Math.min(most, Math.floor((budget - count.held) / step + 0.5)));
+    return sized({ ...shape, d_ff: shape.d_ff + 2 * steps });
   };
   let high = 1;
   while (at(high).count.held < budget) high *= 2;
@@ -38,7 +49,8 @@ function solveShape(request) {
   }
   const near = [low, high].filter((steps) => steps > 0).map(at);
   const gap = (found) => Math.abs(found.count.held - budget);
-  const best = near.length === 2 && gap(near[1]) < gap(near[0]) ? near[1] : near[0];
+  const nearest = near.length === 2 && gap(near[1]) < gap(near[0]) ? near[1] : near[0];
+  const best = ffn === "fill" ? fill(nearest) : nearest;
   if (Math.abs(best.count.held / budget - 1) > tolerance) {
     const words = near.map((f) => `width ${f.shape.d_model} gives ${short(f.count.held)}`).join(", ");
     return {
