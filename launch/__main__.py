@@ -36,6 +36,9 @@ def parser() -> argparse.ArgumentParser:
     run = verbs.add_parser("run", parents=[suite], help="run what is missing, resume what was cut")
     run.add_argument("--workers", type=int, default=1, help="runs side by side, each on its own cores (default 1)")
     run.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    run.add_argument(
+        "--check", action="store_true", help="then say whether each run falls in the band of the committed ones"
+    )
     verbs.add_parser("best", parents=[suite], help="the best learning rate of each design and depth on record")
     verbs.add_parser("status", parents=[suite], help="state of each run and the results so far")
     chapters = verbs.add_parser("chapters", help="execute the book's chapters and hand the outputs to the book")

@@ -16,6 +16,8 @@ from depthbench.paths import BUILD, NOTEBOOKS, RESULTS, ROOT
 from depthbench.run_folder import last_row, read_history
 from launch.grid import Job, jobs, plan_frame, swept
 
+OUTSIDE = 3
+
 
 def chosen(options: argparse.Namespace) -> list[Job]:
     """The jobs a command line means."""
@@ -65,10 +67,7 @@ def print_others(options: argparse.Namespace, frame: pd.DataFrame) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what is missing and resume what was cut."""
-    from depthbench import data
-    from launch.workers import run_all
-
+    """Run what is missing and resume what was cut; with --check, exit code 3 if a run falls outside its band."""
     todo = chosen(options)
     if options.dry_run:
         return plan(options, options.workers)
@@ -78,13 +77,26 @@ def run(options: argparse.Namespace) -> int:
         f"{options.suite}: {len(todo)} runs, {len(todo) - len(left) - len(busy)} done, "
         f"{len(busy)} running elsewhere, {len(left)} to do"
     )
-    if not left:
-        return 0
+    code = _run(left, options.workers) if left else 0
+    if code or not options.check:
+        return code
+    from launch.check import compare
+
+    answers = compare(chosen(options))
+    for answer in answers:
+        print(answer)
+    return OUTSIDE if any(answer.inside is False for answer in answers) else 0
+
+
+def _run(left: list[Job], workers: int) -> int:
+    from depthbench import data
+    from launch.workers import run_all
+
     for name in sorted({job.spec.data for job in left} - set(data.prepared())):
         # FineWeb-Edu is cut to what these runs read; the sets made from packages are as long as they are.
         need = max(job.spec.n_steps * job.spec.global_batch_tokens for job in left if job.spec.data == name)
         data.prepare(name, max_train_tokens=need if name == "fineweb-edu" else None)
-    return run_all(left, options.workers)
+    return run_all(left, workers)
 
 
 def best(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
+from scipy.stats import t as student
 
 from depthbench import published
 from depthbench.sweeps import PLACE, best_rates
@@ -22,9 +23,6 @@ COLUMNS = [
     *RECIPE, *SETTING, "aspect_ratio", "params_total", "mean", "n", "sd", "se_eval", "n_failed", "failed", "run_ids",
     "n_lrs", "best",
 ]  # fmt: skip
-
-# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; beyond the list the last one, too careful.
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def cells(runs: pd.DataFrame, *, suite: str, designs: Sequence[str] | None = None) -> pd.DataFrame:
@@ -129,7 +127,7 @@ def verdict(mean: float, sd: float, n: int, base_mean: float, base_sd: float, ba
     if error:
         welch = (here + there) ** 2 / (here**2 / (n - 1) + there**2 / (base_n - 1))
         freedom = max(freedom, math.floor(welch))
-    half = _T95[min(freedom, len(_T95)) - 1] * error
+    half = float(student.ppf(0.975, freedom)) * error
     if abs(gap) <= half:
         text = "within the noise of the seeds"
     else:
