@@ -240,9 +240,9 @@ def test_no_claim_without_two_seeds_a_side() -> None:
         (0.04, 4, 0.01, 2, 3, 0.0675),
         # no spread on one side: the other's degrees of freedom; 4.303 * 0.03 / sqrt(3) = 0.0745
         (0.03, 3, 0.0, 3, 2, 0.0745),
-        # v = 0.01 and 0.01: df = 0.0004 / (0.0001 / 8 + 0.0001 / 15) = 20.9, so 20; the list ends at 10:
-        # 2.228 sqrt(0.02) = 0.3151
-        (0.3, 9, 0.4, 16, 20, 0.3151),
+        # v = 0.01 and 0.01: df = 0.0004 / (0.0001 / 8 + 0.0001 / 15) = 20.9, so 20;
+        # 2.086 sqrt(0.02) = 0.2950
+        (0.3, 9, 0.4, 16, 20, 0.2950),
     ],
 )
 def test_welch_as_worked_by_hand(sd: float, n: int, base_sd: float, base_n: int, freedom: int, half: float) -> None:
