@@ -1,4 +1,4 @@
-"""`python -m launch plan|run|best|status SUITE` and `python -m launch chapters|notebooks|keep|picture`."""
+"""`python -m launch plan|run|best|status SUITE` and `python -m launch chapters|figures|notebooks|keep|picture`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ def parser() -> argparse.ArgumentParser:
     chapters = verbs.add_parser("chapters", help="execute the book's chapters and hand the outputs to the book")
     chapters.add_argument("names", nargs="*", metavar="CHAPTER", help="default: all")
     chapters.add_argument("--force", action="store_true", help="execute even what is unchanged")
+    drawings = verbs.add_parser(
+        "figures", help="execute chapters on other rows; export each figure as SVG and PDF, its data as CSV"
+    )
+    drawings.add_argument("names", nargs="*", metavar="CHAPTER", help="default: all")
+    drawings.add_argument("--suite", metavar="S", help="the suite whose rows the chapters read")
+    drawings.add_argument(
+        "-p", dest="parameters", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the chapters"
+    )
     verbs.add_parser("notebooks", help="write build/notebooks/*.ipynb for plain papermill or JupyterLab")
     keep = verbs.add_parser(
         "keep", parents=[suite], help="copy finished local rows and thinned curves to results/, to be committed"

@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
+import nbformat
 import papermill
 from nbformat import NotebookNode
 
 from depthbench.paths import NOTEBOOKS
+
+
+class PageFailed(ValueError):
+    """A cell of a notebook failed."""
 
 
 def read(source: Path) -> NotebookNode:
@@ -37,28 +42,38 @@ def check_parameters(notebook: NotebookNode, parameters: Mapping[str, Any], name
 
 
 def execute(
-    source: Path, target: Path, parameters: Mapping[str, Any] | None = None, *, timeout: int | None = None
+    source: Path,
+    target: Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    timeout: int | None = None,
+    first: str | None = None,
 ) -> Path:
-    """Execute `source` with `parameters` and write the result to `target`.
+    """Execute `source` with `parameters` and write the result to `target`; `first` is code to run before all cells.
 
-    While it runs, and if it fails, the notebook stands beside it as `.part.ipynb`. Raises papermill's
-    PapermillExecutionError for a failing cell and ValueError for an unknown parameter.
+    While it runs, and if it fails, the notebook stands beside it as `.part.ipynb`. Raises PageFailed for a failing cell
+    and ValueError for an unknown parameter.
     """
     notebook = read(source)
     check_parameters(notebook, parameters or {}, source.name)
+    if first is not None:
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(first))
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part.ipynb")
     # MPLBACKEND=agg would silently drop every figure.
     os.environ.pop("MPLBACKEND", None)
-    papermill.execute_notebook(
-        notebook,
-        part,
-        parameters=dict(parameters or {}),
-        kernel_name="python3",
-        cwd=NOTEBOOKS,
-        progress_bar=False,
-        execution_timeout=timeout,
-    )
+    try:
+        papermill.execute_notebook(
+            notebook,
+            part,
+            parameters=dict(parameters or {}),
+            kernel_name="python3",
+            cwd=NOTEBOOKS,
+            progress_bar=False,
+            execution_timeout=timeout,
+        )
+    except papermill.PapermillExecutionError as error:
+        raise PageFailed(f"{source.name}: {error.ename}: {error.evalue} (as far as it came: {part})") from error
     part.replace(target)
     return target
 
@@ -68,8 +83,8 @@ def main(arguments: list[str]) -> int:
     source, target, parameters = arguments
     try:
         execute(Path(source), Path(target), json.loads(Path(parameters).read_text()))
-    except papermill.PapermillExecutionError as error:
-        print(f"{error.ename}: {error.evalue}", file=sys.stderr)
+    except PageFailed as error:
+        print(error, file=sys.stderr)
         return 1
     return 0
 

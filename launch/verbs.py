@@ -148,6 +148,15 @@ def chapters(options: argparse.Namespace) -> int:
     return 0
 
 
+def figures(options: argparse.Namespace) -> int:
+    """Execute chapters on other rows and export their figures."""
+    from launch.figures import export_all, parse
+
+    for path in export_all(options.names, parse(options.parameters), options.suite):
+        print(path.relative_to(BUILD.parent))
+    return 0
+
+
 def notebooks(options: argparse.Namespace) -> int:
     """Write .ipynb files for plain papermill."""
     import jupytext
@@ -185,15 +194,16 @@ def keep(options: argparse.Namespace) -> int:
 
 def picture(options: argparse.Namespace) -> int:
     """Draw the README's picture: published curves, and beside them the committed pocket rows."""
-    from depthbench import figures, published
+    from depthbench import published
+    from depthbench.figures import alt_text, loss_vs_shape
 
     runs = records.load_runs("committed")
     runs = runs[(runs.suite == "pocket") & (runs.status == "complete")]
     curves = published.table("val_loss_400m")
-    figure = figures.loss_vs_shape(curves, runs if len(runs) else None)
+    figure = loss_vs_shape(curves, runs if len(runs) else None)
     target = ROOT / "book" / "_static" / "picture.svg"
     # No date and fixed element ids: the same rows draw the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "depthbench"}):
-        figure.savefig(target, metadata={"Date": None, "Description": figures.alt_text(figure)}, bbox_inches="tight")
+        figure.savefig(target, metadata={"Date": None, "Description": alt_text(figure)}, bbox_inches="tight")
     print(target.relative_to(ROOT))
     return 0
