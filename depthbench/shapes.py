@@ -112,7 +112,7 @@ def feed_forward_width(d_model: int, ffn: FeedForwardRule = "8d/3") -> int:
     """Inner width of the SwiGLU branch.
 
     '8d/3' is 16 ceil(8 d / 48), the paper's below 1B; '3d' its rule at 1.6B; 'fill' is ours, for sizes at which steps
-    of 16 are too coarse for the budget: 2 round(4 d / 3), from where `solve` goes by steps of 2 to meet the budget.
+    of 16 are too coarse for the budget: 2 round(4 d / 3), where `solve` starts before it fills the budget by steps of 2.
     """
     if ffn not in get_args(FeedForwardRule):
         raise ValueError(f"unknown feed-forward rule {ffn!r}; allowed: {', '.join(get_args(FeedForwardRule))}")
@@ -138,7 +138,8 @@ def solve(
 
     Widths are the multiples of 2 n_heads (even head_dim). The size counts the design's own parameters and grows with
     the width, so that bisection finds the nearest (of two equally near, the narrower). With the size of the paper's
-    base shape as the budget this gives its Table 3 to the unit. With the rule 'fill' d_ff then closes the gap.
+    base shape as the budget this gives its Table 3 to the unit. With the rule 'fill' d_ff takes up the gap of the
+    two nearest widths, and the one whose d_ff / d_model is nearer to 8 / 3 is taken.
     Raises InfeasibleShape (a ValueError) if the nearest is further than `tolerance` (relative), UnknownDesign, and
     ValueError for arguments that make no sense.
     """
@@ -166,10 +167,13 @@ def solve(
         middle = (low + high) // 2
         low, high = (middle, high) if at(middle)[0] < target else (low, middle)
     below, above = (at(low) if low else None), at(high)
-    size, nearest = min((c for c in (below, above) if c), key=lambda c: abs(c[0] - target))
+    near = [found for found in (below, above) if found]
     if ffn == "fill":
-        nearest = _fill(nearest, target - size)
+        filled = [_fill(shape, target - size) for size, shape in near]
+        nearest = min(filled, key=lambda shape: abs(math.log(3 * shape.d_ff / (8 * shape.d_model))))
         size = nearest.size(hold, design, **own)
+    else:
+        size, nearest = min(near, key=lambda found: abs(found[0] - target))
     if abs(size / target - 1) > tolerance:
         raise InfeasibleShape(
             f"no width holds {hold}={target:,.0f} within {tolerance:.2%} for design {design!r} at "
@@ -224,11 +228,9 @@ def shapes_frame(
 
 
 def _fill(shape: Shape, gap: float) -> Shape:
-    """Move d_ff by steps of 2, a quarter of it at the most, to take up what the width leaves of the budget."""
-    step = 2 * 3 * shape.d_model * shape.n_layers  # parameters
-    most = shape.d_ff // 8
-    steps = max(-most, min(most, math.floor(gap / step + 0.5)))
-    return shape.model_copy(update={"d_ff": shape.d_ff + 2 * steps})
+    """The shape with d_ff moved by steps of 2 to take up what the width leaves of the budget."""
+    steps = math.floor(gap / (2 * 3 * shape.d_model * shape.n_layers) + 0.5)
+    return shape.model_copy(update={"d_ff": max(2, shape.d_ff + 2 * steps)})
 
 
 def _extra_params(design: str, options: Mapping[str, Any]) -> Callable[[Shape], int]:

@@ -128,8 +128,11 @@ def parameters(job: Job) -> dict[str, Any]:
 def run_all(todo: Sequence[Job], n_workers: int) -> int:
     """Run jobs `n_workers` at a time; 0 if all ended (diverged counts as ended), 1 if one failed, 75 if stopped.
 
-    A run that fails does not stop the others. Ctrl-C asks every run to save; a second one ends them at once.
+    A run that fails does not stop the others. Ctrl-C or SIGTERM asks every run to save; a second one ends them at once.
     """
+    # A shell starts background jobs with SIGINT ignored; asked to stop, they should stop all the same.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.default_int_handler)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     n_workers = max(1, min(n_workers, len(cores)))
     slots = [cores[i::n_workers] for i in range(n_workers)]

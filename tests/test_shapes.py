@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -286,10 +287,10 @@ def test_suites() -> None:
 
 def test_pocket_suite() -> None:
     pocket = db.SUITES["pocket"]
-    assert [(s.n_layers, s.d_model) for s in pocket.shapes] == [(2, 68), (4, 52), (8, 38), (16, 28)]
-    assert pocket.base.d_ff == 138 and pocket.target == 183_092
-    assert {(s.n_heads, s.n_kv_heads, s.vocab_size) for s in pocket.shapes} == {(1, 1, 512)}
-    assert pocket.recipe["n_tokens"] == 20 * 183_092 and pocket.n_steps == 1788
+    assert [(s.n_layers, s.d_model) for s in pocket.shapes] == [(2, 72), (4, 56), (8, 40), (16, 32)]
+    assert pocket.base.d_ff == 150 and pocket.target == 208_824
+    assert {(s.n_heads, s.n_kv_heads, s.vocab_size) for s in pocket.shapes} == {(4, 4, 512)}
+    assert pocket.recipe["n_tokens"] == 20 * 208_824 and pocket.n_steps == 2039
 
 
 @pytest.mark.parametrize("name", [name for name in db.SUITES if name.startswith("pocket")])
@@ -299,7 +300,24 @@ def test_pocket_suites_hold_their_budget_within_one_percent(name: str) -> None:
         for depth in (shape.n_layers for shape in suite.shapes):
             shape = suite.shape(depth, design)
             assert abs(shape.size(suite.hold, design) / suite.target - 1) < 0.01, (design, shape)
-            assert 2 < shape.d_ff / shape.d_model < 3.4
+            assert 1.4 < shape.d_ff / shape.d_model < 4  # about 8 / 3
+
+
+@pytest.mark.parametrize("design", ["pre_ln", "hc", "mhc", "moda"])
+def test_fill_takes_the_width_whose_feed_forward_is_nearest_to_its_rule(design: str) -> None:
+    """Brute force over every width: fill the budget with d_ff, then compare d_ff / d_model with 8 / 3."""
+    for n_layers, total in ((2, 208_824), (8, 208_824), (16, 390_480), (24, 5e6)):
+        best = None
+        for d in range(8, 400, 8):
+            fit = {"n_layers": n_layers, "d_model": d, "n_heads": 4, "vocab_size": 512}
+            bare = db.Shape(**fit, d_ff=2).num_params(design).total
+            d_ff = 2 + 2 * round((total - bare) / (2 * 3 * d * n_layers))
+            if d_ff > 2:
+                off = abs(math.log(d_ff / d / (8 / 3)))
+                best = min(best, (off, d, d_ff)) if best else (off, d, d_ff)
+        assert best is not None
+        found = db.solve(total=total, n_layers=n_layers, n_heads=4, vocab_size=512, design=design, ffn="fill")
+        assert (found.d_model, found.d_ff) == best[1:], (n_layers, total)
 
 
 def test_a_suite_that_counts_the_design_narrows_what_adds_parameters() -> None:

@@ -103,8 +103,8 @@ def test_an_estimate_scales_the_nearest_measured_run(tmp_path: Path) -> None:
     )
     row = {"design": "hc", "vocab_size": 512, "params_total": at_2.spec.shape.num_params("hc").total}
     slow, fast = (
-        {"n_layers": 16, "d_model": 28, "tokens_per_s": 10.0},
-        {"n_layers": 2, "d_model": 68, "tokens_per_s": 1e4},
+        {"n_layers": 16, "d_model": 32, "tokens_per_s": 10.0},
+        {"n_layers": 2, "d_model": 72, "tokens_per_s": 1e4},
     )
     measured = pd.DataFrame([row | slow, row | fast])
     tokens = at_2.spec.n_steps * 2048

@@ -16,6 +16,7 @@ import pytest
 from depthbench.paths import DATA, NOTEBOOKS
 
 GRID = ["pocket", "--designs", "pre_ln", "hc", "--n-layers", "2", "--tokens-per-param", "1"]
+GRID += ["--lr", "5e-3", "--seeds", "0"]
 # Threads change the order of sums, so a run and its straight twin must have as many: one.
 ONE_CORE_EACH = str(len(os.sched_getaffinity(0)))
 pytestmark = pytest.mark.skipif(
@@ -40,6 +41,8 @@ def start(root: Path, verb: str = "run", *more: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # As a shell starts what it puts in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
 
 
@@ -83,12 +86,12 @@ def test_ctrl_c_and_kill_and_the_same_command(root: Path) -> None:
     assert len(done) == 2
 
     again = start(root)
-    said, _ = again.communicate(timeout=60)
+    said, _ = again.communicate(timeout=150)
     assert again.returncode == 0 and "2 done" in said and "0 to do" in said
 
     straight = start_straight(root)
     assert {run_id: row["weights_sha256"] for run_id, row in done.items()} == straight
-    status, _ = start(root, "status").communicate(timeout=60)
+    status, _ = start(root, "status").communicate(timeout=150)
     assert "2 done" in status and "pre_ln" in status
     for run_id in done:
         page = json.loads((runs / run_id / "page.ipynb").read_text())
@@ -110,7 +113,8 @@ def start_straight(root: Path) -> dict[str, str]:
     code = (
         "import sys, depthbench as db\n"
         "from launch.grid import jobs\n"
-        "for job in jobs('pocket', design_names=['pre_ln', 'hc'], n_layers=[2], tokens_per_param=1):\n"
+        "what = dict(design_names=['pre_ln', 'hc'], n_layers=[2], tokens_per_param=1, lrs=[5e-3], seeds=[0])\n"
+        "for job in jobs('pocket', **what):\n"
         "    record = db.train(job.spec, sys.argv[1] + '/' + job.spec.run_id, record_file=None, progress=False)\n"
         "    print(record.run_id, record.weights_sha256)\n"
     )

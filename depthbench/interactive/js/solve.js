@@ -34,11 +34,10 @@ function solveShape(request) {
     count.held = hold === "total" ? count.total : count.backbone + count.design;
     return { shape, count, budget };
   };
-  /* Steps of 2 in d_ff, a quarter of it at the most, take up what the width leaves of the budget. */
+  /* d_ff moved by steps of 2 to take up what the width leaves of the budget. */
   const fill = ({ shape, count }) => {
-    const most = Math.floor(shape.d_ff / 8), step = 6 * shape.d_model * shape.n_layers;
-    const steps = Math.max(-most, Math.min(most, Math.floor((budget - count.held) / step + 0.5)));
-    return sized({ ...shape, d_ff: shape.d_ff + 2 * steps });
+    const steps = Math.floor((budget - count.held) / (6 * shape.d_model * n_layers) + 0.5);
+    return sized({ ...shape, d_ff: Math.max(2, shape.d_ff + 2 * steps) });
   };
   let high = 1;
   while (at(high).count.held < budget) high *= 2;
@@ -49,8 +48,9 @@ function solveShape(request) {
   }
   const near = [low, high].filter((steps) => steps > 0).map(at);
   const gap = (found) => Math.abs(found.count.held - budget);
-  const nearest = near.length === 2 && gap(near[1]) < gap(near[0]) ? near[1] : near[0];
-  const best = ffn === "fill" ? fill(nearest) : nearest;
+  const stretch = ({ shape }) => Math.abs(Math.log((3 * shape.d_ff) / (8 * shape.d_model)));
+  const measure = ffn === "fill" ? stretch : gap, found = ffn === "fill" ? near.map(fill) : near;
+  const best = found.length === 2 && measure(found[1]) < measure(found[0]) ? found[1] : found[0];
   if (Math.abs(best.count.held / budget - 1) > tolerance) {
     const words = near.map((f) => `width ${f.shape.d_model} gives ${short(f.count.held)}`).join(", ");
     return {
