@@ -112,7 +112,7 @@ def feed_forward_width(d_model: int, ffn: FeedForwardRule = "8d/3") -> int:
     """Inner width of the SwiGLU branch.
 
     '8d/3' is 16 ceil(8 d / 48), the paper's below 1B; '3d' its rule at 1.6B; 'fill' is ours, for sizes at which steps
-    of 16 are too coarse for the budget: 2 round(4 d / 3), where `solve` starts before it fills the budget by steps of 2.
+    of 16 are too coarse for the budget: 2 round(4 d / 3), from where `solve` fills the budget by steps of 2.
     """
     if ffn not in get_args(FeedForwardRule):
         raise ValueError(f"unknown feed-forward rule {ffn!r}; allowed: {', '.join(get_args(FeedForwardRule))}")
