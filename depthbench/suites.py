@@ -198,9 +198,9 @@ _ALL = (
         _pocket(),
         tokens_per_param=20,
         counts_design=True,
-        note="Ours, not the paper's. Each design's own parameters are counted, and the feed-forward width takes up what "
-        "steps of the width leave, so that the budget is held within 1 % at every depth. With fewer than four heads, "
-        "seeds spread wider (results/README.md).",
+        note="Ours, not the paper's. Each design's own parameters are counted, and the feed-forward width takes up "
+        "what steps of the width leave, so that the budget is held within 1 % at every depth. With fewer than four "
+        "heads, seeds spread wider (results/README.md).",
         **_BASE_POCKET,
     ),
     _suite(
