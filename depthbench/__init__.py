@@ -24,6 +24,7 @@ _NAMES = {
     "TrainSpec": "spec",
     "train": "training",
     "load_checkpoint": "checkpoints",
+    "open_checkpoint": "checkpoints",
     "RunRecord": "records",
     "load_runs": "records",
 }
@@ -43,7 +44,7 @@ _MODULES = (
 
 if TYPE_CHECKING:
     from depthbench import checkpoints, data, designs, evaluate, figures, interactive, paths, published, records, shapes
-    from depthbench.checkpoints import load_checkpoint
+    from depthbench.checkpoints import load_checkpoint, open_checkpoint
     from depthbench.model import build_model
     from depthbench.records import RunRecord, load_runs
     from depthbench.shapes import InfeasibleShape, Shape, frontier, solve

@@ -38,7 +38,7 @@ def _artists(ax: Axes) -> list[tuple[str, str, dict[str, Any]]]:
         if found := _collection(collection):
             out.append((found[0], str(collection.get_label()), found[1]))
     for image in ax.images:
-        array = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
+        array: np.ndarray = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
         if array.ndim == 2:
             y, x = np.indices(array.shape)
             out.append(("map", str(image.get_label()), {"x": x.ravel(), "y": y.ravel(), "value": array.ravel()}))
@@ -51,7 +51,7 @@ def _artists(ax: Axes) -> list[tuple[str, str, dict[str, Any]]]:
 
 def _collection(collection: Collection) -> tuple[str, dict[str, Any]] | None:
     if isinstance(collection, QuadMesh):
-        array = np.ma.filled(np.ma.asarray(collection.get_array()), np.nan)
+        array: np.ndarray = np.ma.filled(np.ma.asarray(collection.get_array()), np.nan)
         y, x = np.indices(array.shape)
         return "map", {"x": x.ravel(), "y": y.ravel(), "value": array.ravel()}
     if isinstance(collection, PathCollection):

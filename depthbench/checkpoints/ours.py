@@ -1,6 +1,6 @@
-"""Save and open trained models as safetensors beside their specification: nothing is unpickled.
+"""Our own checkpoints: safetensors beside the specification, so that nothing is unpickled.
 
-OLMo-core's own checkpoints are pickles and serve only to resume a run in its own folder.
+OLMo-core's own checkpoints of a run of ours are pickles and serve only to resume it in its own folder.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from depthbench.model import DesignTransformer, build_model
+from depthbench.checkpoints.common import CheckpointError, Opened, Source
+from depthbench.model import build_model
 from depthbench.spec import TrainSpec
 
 FORMAT = "depthbench-1"
-
-
-class CheckpointError(ValueError):
-    """A folder that is not a checkpoint of ours, or a damaged one."""
 
 
 def save_final(model: Any, spec: TrainSpec, path: Path) -> str:
@@ -40,26 +37,17 @@ def save_final(model: Any, spec: TrainSpec, path: Path) -> str:
     return digest
 
 
-def load_checkpoint(path: str | Path, *, device: str | torch.device = "cpu") -> tuple[DesignTransformer, TrainSpec]:
-    """The model and the specification of a run folder or of its `final` folder, in eval mode.
+def open_ours(
+    folder: Path, config: dict[str, Any], *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> Opened:
+    """The model and the specification that `save_final` wrote in `folder`, whose config.json is `config`.
 
-    Raises CheckpointError in words for a missing, foreign or damaged one.
+    `dtype`: None keeps the stored one. Raises CheckpointError in words for a damaged checkpoint.
     """
-    folder = Path(path)
-    folder = folder / "final" if (folder / "final").is_dir() else folder
-    config_path, weights_path = folder / "config.json", folder / "model.safetensors"
-    for needed in (config_path, weights_path):
-        if not needed.exists():
-            raise CheckpointError(
-                f"{folder} has no {needed.name}; give a run folder that is complete, or its 'final' folder"
-            )
-    try:
-        config = json.loads(config_path.read_text())
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{config_path} is not JSON: {error}") from None
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
+    weights_path = folder / "model.safetensors"
+    if not weights_path.exists():
         raise CheckpointError(
-            f"{config_path} is not of format {FORMAT!r}; only checkpoints written by depthbench are opened"
+            f"{folder} has no {weights_path.name}; give a run folder that is complete, or its 'final' folder"
         )
     digest = hashlib.sha256(weights_path.read_bytes()).hexdigest()
     if digest != config["weights_sha256"]:
@@ -71,11 +59,11 @@ def load_checkpoint(path: str | Path, *, device: str | torch.device = "cpu") -> 
         tensors = load_file(weights_path, device=str(device))
     except SafetensorError as error:
         raise CheckpointError(f"{weights_path} cannot be read: {error}") from None
-    dtype = tensors["embeddings.weight"].dtype
-    model = build_model(spec.design, spec.shape, seed=spec.seed, device=device, dtype=dtype, **spec.options)
+    stored = tensors["embeddings.weight"].dtype
+    model = build_model(spec.design, spec.shape, seed=spec.seed, device=device, dtype=dtype or stored, **spec.options)
     missing, unexpected = model.load_state_dict(tensors, strict=False)
     if missing or unexpected:
         raise CheckpointError(
             f"{weights_path} does not fit {spec.design}: missing {missing[:3]}, unexpected {unexpected[:3]}"
         )
-    return model.eval(), spec
+    return Opened(model.eval(), spec, Source("depthbench", str(folder)))

@@ -31,6 +31,11 @@ def test_the_same_model_comes_back(design: str, tmp_path: Path) -> None:
         opened, found = db.load_checkpoint(path)
         assert found == spec and not opened.training
         assert torch.equal(opened(ids), model(ids))
+    assert db.checkpoints.open_checkpoint(tmp_path).source.kind == "depthbench"
+    with pytest.raises(CheckpointError, match="leave step out"):
+        db.load_checkpoint(tmp_path, step=3)
+    with pytest.raises(CheckpointError, match="records its options"):
+        db.load_checkpoint(tmp_path, n_streams=4)
 
 
 def test_the_same_weights_give_the_same_bytes(tmp_path: Path) -> None:
@@ -50,7 +55,7 @@ def test_damaged_foreign_and_missing(tmp_path: Path) -> None:
         db.load_checkpoint(tmp_path)
     weights.write_bytes(whole)
     config.write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
-    with pytest.raises(CheckpointError, match="only checkpoints written by depthbench"):
+    with pytest.raises(CheckpointError, match="of no known kind"):
         db.load_checkpoint(tmp_path)
     config.write_text("{")
     with pytest.raises(CheckpointError, match="not JSON"):
