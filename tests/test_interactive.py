@@ -15,12 +15,13 @@ import pytest
 
 import depthbench as db
 from depthbench import figures, published
-from depthbench.interactive import cells, loss_explorer, shape_explorer
-from depthbench.interactive.cells import across_depth, against_baseline, recipes, verdict
+from depthbench.comparison import cells
+from depthbench.interactive import loss_explorer, shape_explorer
 from depthbench.interactive.chapter import unshared
 from depthbench.interactive.explore_shapes import TOLERANCE, design_data, extra_polynomial, suite_data
 from depthbench.interactive.figure import KINDS, source
 from depthbench.shapes import InfeasibleShape
+from tests.comparison.rows import run_row
 
 NODE = shutil.which("node")
 
@@ -138,17 +139,6 @@ def val_loss() -> dict[str, pd.DataFrame]:
     return {"validation loss": published.table("val_loss_400m")}
 
 
-def run_row(**change: Any) -> dict[str, Any]:
-    row = {
-        "run_id": "r", "kind": "measured", "suite": "pocket", "design": "pre_ln", "options": "{}", "n_layers": 4,
-        "d_model": 52, "d_ff": 138, "aspect_ratio": 13.0, "lr": 5e-3, "seed": 0,
-        "data_name": "packages-512", "data_sha256": "ab",
-        "seq_len": 256, "global_batch_tokens": 2048, "n_tokens": 4_000_000, "steps": 2000, "status": "complete",
-        "val_loss_nats": 3.0, "val_loss_se": 0.01, "recipe": "aa", "dtype": "fp32", "params_total": 186_836,
-    }  # fmt: skip
-    return row | {"run_id": f"r-{sorted(change.items())}"} | change
-
-
 def test_figures_are_the_same_twice_and_carry_the_frame() -> None:
     first, second = loss_explorer(val_loss(), live=False), loss_explorer(val_loss(), live=False)
     assert first.html() == second.html() and first.id == second.id
@@ -187,109 +177,6 @@ def test_unknown_suite_or_design_is_said_in_words() -> None:
         shape_explorer(design="nope")
     with pytest.raises(ValueError, match="at least one"):
         loss_explorer({})
-
-
-def test_cells_keep_recipes_apart_and_failed_runs_out_of_the_mean() -> None:
-    rows = pd.DataFrame(
-        [
-            run_row(seed=0, val_loss_nats=3.0),
-            run_row(seed=1, val_loss_nats=3.2),
-            run_row(seed=2, status="diverged", val_loss_nats=None, n_tokens=1000, steps=5),
-            run_row(n_tokens=8_000_000, val_loss_nats=2.0),
-            run_row(lr=1e-3, val_loss_nats=2.9),
-            run_row(design="hc", status="diverged", val_loss_nats=None, n_tokens=1000, steps=5),
-            run_row(suite="main-400m", val_loss_nats=9.0),
-            run_row(kind="smoke", val_loss_nats=9.0),
-        ]
-    )
-    frame = cells(rows, suite="pocket")
-    assert sorted(frame["mean"].dropna()) == pytest.approx([2.0, 2.9, 3.1])
-    cell = frame[frame["n"] == 2].iloc[0]
-    assert cell["sd"] == pytest.approx(0.2 / math.sqrt(2)) and cell["n_failed"] == 1 and not cell["best"]
-    assert frame[frame["mean"] == 2.9]["best"].all() and (frame[frame["n"] == 1]["sd"].isna()).all()
-    lost = frame[frame["design"] == "hc"].iloc[0]
-    assert lost["n"] == 0 and lost["n_failed"] == 1 and "diverged at step 5" in lost["failed"][0]
-    found = recipes(frame)
-    assert [len(group) for _, group in found] == [2, 1] and "4,000,000 tokens" in found[0][0]
-    for compare in (against_baseline, across_depth):
-        with pytest.raises(ValueError, match="mixes recipes"):
-            compare(frame)
-    assert len(cells(rows[:0], suite="pocket")) == 0
-
-
-def test_no_claim_without_two_seeds_a_side() -> None:
-    assert verdict(2.0, math.nan, 1, 3.0, 0.1, 5).verdict == "one seed: cannot tell"
-    assert verdict(2.0, 0.1, 5, 3.0, math.nan, 1).verdict == "one seed: cannot tell"
-    assert verdict(2.0, 0.1, 3, 3.0, 0.1, 3).verdict.startswith("lower")
-    assert verdict(3.0, 0.1, 3, 2.0, 0.1, 3).verdict.startswith("higher")
-    assert verdict(2.9, 0.1, 3, 3.0, 0.1, 3).verdict.startswith("within")
-    assert verdict(2.0, 0.1, 2, math.nan, math.nan, 0).verdict == "no baseline row at this depth"
-    told = verdict(2.0, 0.3, 9, 3.0, 0.4, 16)
-    assert told.gap_nats == -1.0 and told.gap_se == pytest.approx(math.sqrt(0.01 + 0.01))
-
-
-@pytest.mark.parametrize(
-    ("sd", "n", "base_sd", "base_n", "freedom", "half"),
-    [
-        # equal variances: v = 0.03^2 / 3 = 0.0003 a side, df = (2v)^2 / (2 v^2 / 2) = 4; 2.776 sqrt(0.0006) = 0.0680
-        (0.03, 3, 0.03, 3, 4, 0.0680),
-        # v = 0.0003 and 0.0012: df = 0.0015^2 / ((9e-8 + 144e-8) / 2) = 225 / 76.5 = 2.94, so 2;
-        # 4.303 sqrt(0.0015) = 0.1667
-        (0.03, 3, 0.06, 3, 2, 0.1667),
-        # v = 0.0016 / 4 = 0.0004 and 0.0001 / 2 = 0.00005: df = 0.00045^2 / (0.0004^2 / 3 + 0.00005^2) = 3.63, so 3;
-        # 3.182 sqrt(0.00045) = 0.0675
-        (0.04, 4, 0.01, 2, 3, 0.0675),
-        # no spread on one side: the other's degrees of freedom; 4.303 * 0.03 / sqrt(3) = 0.0745
-        (0.03, 3, 0.0, 3, 2, 0.0745),
-        # v = 0.01 and 0.01: df = 0.0004 / (0.0001 / 8 + 0.0001 / 15) = 20.9, so 20;
-        # 2.086 sqrt(0.02) = 0.2950
-        (0.3, 9, 0.4, 16, 20, 0.2950),
-    ],
-)
-def test_welch_as_worked_by_hand(sd: float, n: int, base_sd: float, base_n: int, freedom: int, half: float) -> None:
-    for gap, words in ((half + 1e-3, "higher"), (half - 1e-3, "within"), (-half - 1e-3, "lower")):
-        told = verdict(3.0 + gap, sd, n, 3.0, base_sd, base_n)
-        assert told.freedom == freedom and told.half_width == pytest.approx(half, abs=1e-4)
-        assert told.verdict.startswith(words)
-        assert verdict(3.0, base_sd, base_n, 3.0 + gap, sd, n).half_width == told.half_width
-
-
-def test_seeds_without_spread_have_no_half_width() -> None:
-    assert verdict(2.0, 0.0, 2, 2.0, 0.0, 2) == (0.0, 0.0, 0.0, 1, "within the noise of the seeds")
-    assert math.isnan(verdict(2.0, math.nan, 1, 3.0, 0.1, 5).half_width)
-
-
-def test_depth_is_judged_design_by_design_and_not_from_one_seed() -> None:
-    losses = {
-        ("hc", 2): (3.0, 3.01),
-        ("hc", 8): (2.0, 2.01),
-        ("hc", 4): (9.0,),
-        ("pre_ln", 2): (3.0, 3.01),
-        ("pre_ln", 8): (2.0,),
-    }
-    rows = [
-        run_row(design=design, n_layers=n_layers, seed=seed, val_loss_nats=loss)
-        for (design, n_layers), values in losses.items()
-        for seed, loss in enumerate(values)
-    ]
-    table = across_depth(cells(pd.DataFrame(rows), suite="pocket")).set_index("design")
-    assert list(table.index) == ["pre_ln", "hc"]  # the paper's order
-    assert table.loc["hc", "gap_nats"] == pytest.approx(-1.0) and table.loc["hc", "verdict"].startswith("lower")
-    assert table.loc["pre_ln", "verdict"] == "one seed: cannot tell"
-
-
-def test_best_learning_rate_is_the_rule_of_the_printed_figure() -> None:
-    rows = [
-        run_row(seed=seed, lr=lr, val_loss_nats=loss, status=status)
-        for seed, lr, loss, status in [
-            (0, 1e-3, 3.0, "complete"), (1, 1e-3, 3.1, "complete"),
-            (0, 5e-3, 2.0, "complete"), (1, 5e-3, None, "diverged"),
-            (0, 2e-3, 3.2, "complete"), (1, 2e-3, 3.3, "complete"),
-        ]
-    ]  # fmt: skip
-    frame = pd.DataFrame(rows)
-    best = cells(frame, suite="pocket").query("best")
-    assert list(best["lr"]) == [1e-3] == list(figures.at_best_lr(frame)["lr"].unique())
 
 
 def test_measured_points_say_their_uncertainty_and_their_runs() -> None:

@@ -3,9 +3,8 @@
 Both draw the same data. The HTML needs no network and works from a file; a printed figure stands beside it in the book.
 """
 
-from depthbench.interactive.cells import across_depth, against_baseline, cells
 from depthbench.interactive.explore_loss import loss_explorer
 from depthbench.interactive.explore_shapes import shape_explorer
 from depthbench.interactive.figure import Figure
 
-__all__ = ["Figure", "across_depth", "against_baseline", "cells", "loss_explorer", "shape_explorer"]
+__all__ = ["Figure", "loss_explorer", "shape_explorer"]

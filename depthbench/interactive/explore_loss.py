@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from depthbench import figures, published
-from depthbench.interactive.cells import recipes
+from depthbench.comparison import recipes
 from depthbench.interactive.figure import Figure, in_lab
 
 
