@@ -7,6 +7,7 @@ They are here to be measured and nowhere else; the tests hold the designs to ora
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MethodType
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import depthbench as db
+from depthbench.designs.depth_softmax import Slot
 
 
 def rms(x: Tensor, eps: float) -> Tensor:
@@ -100,15 +102,18 @@ def manifold_read(connection: Any, state: Tensor, norm: Any) -> Any:
 # ---- MoDA: the whole score matrix, and the slots in one tensor ----------------------------------------------------
 
 
-def full_score_softmax(q: Tensor, k: Tensor, v: Tensor, depth_q: Tensor, slots: list[Tensor]) -> Tensor:
-    depth_keys, depth_values = (torch.stack(part, -2) for part in (slots[: len(slots) // 2], slots[len(slots) // 2 :]))
+def full_score_softmax(q: Tensor, k: Tensor, v: Tensor, depth_q: Tensor, slots: Sequence[Slot]) -> Tensor:
+    n_slots, heads = len(slots), q.shape[2:]
+    depth_keys, depth_values = (
+        torch.stack([x.unflatten(-1, heads) for x in part], -2) for part in zip(*slots, strict=True)
+    )
     queries, keys, values = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, T, E)
     scale, length = q.shape[-1] ** -0.5, q.shape[1]
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     scores = (queries @ keys.transpose(-1, -2) * scale).masked_fill(future, -torch.inf)
     depth_scores = (depth_q.unsqueeze(-2) * depth_keys).sum(-1).transpose(1, 2) * scale  # (B, H, T, S)
     weights = torch.cat([scores, depth_scores], -1).softmax(-1)
-    over_time, over_depth = weights.split([length, len(slots) // 2], -1)
+    over_time, over_depth = weights.split([length, n_slots], -1)
     over_depth = over_depth.transpose(1, 2).unsqueeze(-1)  # (B, T, H, S, 1)
     return (over_time @ values).transpose(1, 2) + (over_depth * depth_values).sum(-2)
 

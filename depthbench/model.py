@@ -58,6 +58,7 @@ class DesignBlock(TransformerBlock):
         super().__init__(layer_norm=layer_norm, init_device=init_device, **kwargs)
         # The stock block's additive stream is not used: the connection is the residual.
         del self.attention_residual_stream, self.feed_forward_residual_stream
+        self.design = design
         self.attention = design.attention(self.attention)
         kv_dim = cast(Any, self.attention).w_k.out_features
         self.attention_residual, self.feed_forward_residual = (
@@ -69,6 +70,9 @@ class DesignBlock(TransformerBlock):
         del loss_div_factor
         x = self.attention_residual(x, self.attention, self.attention_norm, **kwargs)
         return self.feed_forward_residual(x, self.feed_forward, self.feed_forward_norm)
+
+    def apply_compile(self) -> None:
+        self.design.compile(self)
 
     def apply_tp(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError("tensor parallelism does not fit a state that crosses layers; use DDP, FSDP or HSDP")
@@ -92,6 +96,13 @@ class DesignTransformer(Transformer):
         kv_dim = cast(Any, self.blocks["0"]).attention.w_k.out_features
         self.residual_ends = design.ends(
             make_site(2 * self.n_layers, self.n_layers, self.d_model, kv_dim, block.layer_norm, self.init_device)
+        )
+        self.residual_ends.join(
+            [
+                connection
+                for block in cast(Any, self.blocks).values()
+                for connection in (block.attention_residual, block.feed_forward_residual)
+            ]
         )
         # The parent cached its counts before the ends existed.
         for name in ("num_params", "num_non_embedding_params"):

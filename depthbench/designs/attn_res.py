@@ -10,6 +10,7 @@ query.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,8 +27,9 @@ from depthbench.designs.base import (
     ShapeLike,
     Site,
     at_least_fp32,
+    compile_parts,
 )
-from depthbench.designs.depth_mix import remember
+from depthbench.designs.depth_mix import Opening, remember
 
 Sources = tuple[Any, ...]  # tensors (B, T, D), or None where nothing was written
 
@@ -38,6 +40,7 @@ class DepthMix(nn.Module):
     def __init__(self, site: Site, eps: float):
         super().__init__()
         self.eps = eps
+        self.mixture: int | None = None  # which of the model's mixtures this is
         self.query, self.gain = site.parameter(site.d_model), site.parameter(site.d_model)
         self.reset_parameters()
 
@@ -51,7 +54,7 @@ class DepthMix(nn.Module):
 
     def forward(self, sources: Sources) -> Tensor:
         """h (B, T, D)."""
-        return depth_mix.mix(*self.arguments(sources))
+        return depth_mix.mix(*self.arguments(sources), mixture=self.mixture)
 
     def arguments(self, sources: Sources) -> tuple[list[Tensor], Tensor, float]:
         """The sources there are, query times gain in at least float32, and eps."""
@@ -64,22 +67,41 @@ class AttnResConnection(Connection):
     def __init__(self, site: Site, eps: float):
         super().__init__(site)
         self.mix = DepthMix(site, eps) if site.sublayer > 0 else None
-        self.capacity = site.n_sublayers  # of the store of sublayer outputs
 
     def read(self, state: Sources, norm: Norm) -> tuple[Tensor, Sources]:
         return norm(state[0] if self.mix is None else self.mix(state)), state
 
     def write(self, carry: Sources, y: Tensor, norm: Norm) -> Sources:
-        return (*carry, remember(y, carry, self.capacity))
+        return (*carry, remember(y, carry))
 
 
 class AttnResEnds(Ends):
-    def __init__(self, site: Site, eps: float):
+    """The embedding is the first source; the last mixture."""
+
+    def __init__(self, site: Site, eps: float, *, keep_all: bool = True):
         super().__init__()
         self.mix = DepthMix(site, eps)
+        self.keep_all = keep_all  # every output is a source, and stays one
+        self._mixtures: list[DepthMix] = [self.mix]
+
+    def join(self, connections: Sequence[Connection]) -> None:
+        mixes = [connection.mix for connection in connections if isinstance(connection, AttnResConnection)]
+        self._mixtures = [*(mix for mix in mixes if mix is not None), self.mix]
+        for k, mix in enumerate(self._mixtures):
+            mix.mixture = k
 
     def open(self, x: Tensor) -> Sources:
-        return (remember(x),)
+        if not self.keep_all:
+            return (remember(x),)
+        return (remember(x, opening=Opening(len(self._mixtures) + 1, self._queries(x), self.mix.eps)),)
+
+    def _queries(self, x: Tensor) -> Tensor | None:
+        """Query times gain of all mixtures (J, D), unless they are elsewhere (FSDP shards what has not been read)."""
+        parameters = [parameter for mix in self._mixtures for parameter in (mix.query, mix.gain)]
+        if any(type(parameter) is not nn.Parameter for parameter in parameters):
+            return None
+        queries, gains = (torch.stack(tuple(parameters[k::2])) for k in (0, 1))
+        return (queries * gains).to(torch.promote_types(at_least_fp32(x).dtype, at_least_fp32(queries).dtype))
 
     def close(self, state: Sources) -> Tensor:
         return self.mix(state)
@@ -113,6 +135,9 @@ class FullAttnRes(Design):
 
     def ends(self, site: Site) -> Ends:
         return AttnResEnds(site, site.eps if self.norm_eps is None else self.norm_eps)
+
+    def compile(self, block: Any) -> None:
+        compile_parts(block.attention_norm, block.attention, block.feed_forward_norm, block.feed_forward)
 
     def extra_params(self, shape: ShapeLike) -> int:
         # J - 1 sublayers with a mixture and one before the head, each a query and a gain.

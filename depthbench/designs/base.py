@@ -23,7 +23,7 @@ Legend: B batch, T position, D d_model, N streams, S sources, J = 2L sublayers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -135,6 +135,9 @@ class Connection(nn.Module):
 class Ends(nn.Module):
     """How the state is opened from the embedding and closed before the final norm. The base class keeps one tensor."""
 
+    def join(self, connections: Sequence[Connection]) -> None:
+        """Be told of the connections of all sublayers, once, when the model is built."""
+
     def open(self, x: Tensor) -> State:
         """(B, T, D) -> state."""
         return x
@@ -169,6 +172,14 @@ class Design:
         """How the state opens and closes; `site.sublayer` is J here."""
         return Ends()
 
+    def compile(self, block: Any) -> None:
+        """Compile a block with `torch.compile`, in place; the base class does so with the whole block.
+
+        A state with more parts in every layer would make a graph a layer and pass the recompile limit, so a design with
+        such a state compiles the norms and the branches (`compile_parts`) and leaves its own part as it is.
+        """
+        block.compile(fullgraph=False)
+
     def extra_params(self, shape: ShapeLike) -> int:
         """Parameters beyond the Pre-LN backbone, in closed form; equal to the sum of numel of the built modules."""
         return 0
@@ -182,6 +193,12 @@ class Design:
 
         The shared weights are all drawn by then, so the generator's next values disturb none of them.
         """
+
+
+def compile_parts(*parts: Any) -> None:
+    """Compile modules one by one, inside the wrapper of activation checkpointing where there is one."""
+    for part in parts:
+        getattr(part, "_checkpoint_wrapped_module", part).compile(fullgraph=False)
 
 
 def at_least_fp32(x: Tensor) -> Tensor:

@@ -9,12 +9,12 @@ S = 1 is Full AttnRes. An odd S puts block boundaries between attention and feed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from depthbench.designs.attn_res import AttnResConnection, AttnResEnds, Sources
-from depthbench.designs.base import Card, Connection, Design, Ends, Norm, ShapeLike, Site
+from depthbench.designs.base import Card, Connection, Design, Ends, Norm, ShapeLike, Site, compile_parts
 from depthbench.designs.depth_mix import remember
 
 N_BLOCKS = 8  # of the source, unless a block size is given
@@ -25,14 +25,14 @@ class BlockAttnResConnection(AttnResConnection):
 
     def __init__(self, site: Site, eps: float, block_size_sublayers: int):
         super().__init__(site, eps)
-        self.capacity = site.n_sublayers if block_size_sublayers == 1 else 0
+        self.alone = block_size_sublayers == 1
         self.source = 1 + site.sublayer // block_size_sublayers
 
     def write(self, carry: Sources, y: Tensor, norm: Norm) -> Sources:
         # A source belongs to the block, not to the order of writes: with a whole block left out its place stays empty.
         sources = carry + (None,) * (self.source + 1 - len(carry))
         so_far = sources[self.source]
-        total = remember(y if so_far is None else so_far + y, carry, self.capacity)
+        total = remember(y if so_far is None else so_far + y, carry if self.alone else ())
         return (*sources[: self.source], total, *sources[self.source + 1 :])
 
 
@@ -68,11 +68,17 @@ class BlockAttnRes(Design):
             raise ValueError(f"block_size_sublayers must be at least 1, got {self.block_size_sublayers}")
 
     def connection(self, site: Site) -> Connection:
-        size = self.block_size_sublayers or max(1, site.n_sublayers // N_BLOCKS)
-        return BlockAttnResConnection(site, site.eps if self.norm_eps is None else self.norm_eps, size)
+        return BlockAttnResConnection(site, site.eps if self.norm_eps is None else self.norm_eps, self._size(site))
 
     def ends(self, site: Site) -> Ends:
-        return AttnResEnds(site, site.eps if self.norm_eps is None else self.norm_eps)
+        eps = site.eps if self.norm_eps is None else self.norm_eps
+        return AttnResEnds(site, eps, keep_all=self._size(site) == 1)
+
+    def _size(self, site: Site) -> int:
+        return self.block_size_sublayers or max(1, site.n_sublayers // N_BLOCKS)
+
+    def compile(self, block: Any) -> None:
+        compile_parts(block.attention_norm, block.attention, block.feed_forward_norm, block.feed_forward)
 
     def extra_params(self, shape: ShapeLike) -> int:
         return 4 * shape.n_layers * shape.d_model  # as many as in Full AttnRes

@@ -46,11 +46,10 @@ class DepthAttention(Attention):
 
         # The slots stand at the query's own position, so that rotating both and rotating neither is the same.
         depth_queries = raw_queries if rotate_depth_keys else queries
-        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():
             group = self.n_heads // self.n_kv_heads
             keys, values = (y.repeat_interleave(group, 2) if group > 1 else y for y in (keys, values))
-            heads = [y.unflatten(-1, (-1, self.head_dim)) for part in zip(*slots, strict=True) for y in part]
-            return self.w_out(attend(queries, keys, values, depth_queries, heads).flatten(2))
+            return self.w_out(attend(queries, keys, values, depth_queries, slots).flatten(2))
 
         def by_group(y: Tensor) -> Tensor:  # (B, T, heads, E) -> (B, K, heads per K, T, E)
             return y.unflatten(2, (self.n_kv_heads, -1)).permute(0, 2, 3, 1, 4)

@@ -13,7 +13,7 @@ dv_i is formed at once. A read hands autograd no gradient for a remembered sourc
 one gets its gradient as usual. So a source may be used in any other way as well, and the tuple of sources is plain.
 
 Kept for backward: the sources, which are alive anyway, and per read s (S, n), its log-sum and h. Neighbours in memory
-(`depth_store.py`) are read as one array.
+(`depth_store.py`) are read as one array; where the queries of later reads are known too, `depth_ahead.py` takes over.
 
 Legend: B batch, T position, n = B T tokens, D d_model, S sources, J sublayers, k sources of a run of neighbours.
 """
@@ -21,50 +21,68 @@ Legend: B batch, T position, n = B T tokens, D d_model, S sources, J sublayers, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from depthbench.designs import depth_ahead
 from depthbench.designs.base import no_autocast
 from depthbench.designs.depth_store import Store, runs
 
 Share = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # g (n, D), v (n, D), p, ds r, ds s r^2 / D (n), u (D)
 
 
-def remember(y: Tensor, earlier: Sequence[Any] = (), capacity: int = 0) -> Tensor:
+class Opening(NamedTuple):
+    """What the first source brings: room for all, and the queries u (J, D) of all mixtures where they are known."""
+
+    capacity: int
+    queries: Tensor | None
+    eps: float
+
+
+def remember(y: Tensor, earlier: Sequence[Any] = (), opening: Opening | None = None) -> Tensor:
     """The tensor as a source: its values, with a place where reads leave their part of its gradient.
 
-    With a capacity, wide sources after the first are stored as neighbours; `earlier` are the sources before this one.
+    `earlier` are the sources before this one. A first source with an `opening` opens a store, in which wide ones that
+    come after it are its neighbours.
     """
-    if not (y.requires_grad and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return y
-    return _Remember.apply(y, _row(y, earlier, capacity) if capacity and earlier else None)
+    store, index, queries = None, 0, None
+    if opening is not None and y.dtype in (torch.float32, torch.float64):
+        queries = opening.queries if opening.queries is not None and opening.queries.dtype == y.dtype else None
+        store = Store(y, opening.capacity, queries, opening.eps)
+    elif earlier and isinstance(earlier[-1], Tensor) and isinstance(earlier[-1].grad_fn, _NODE):
+        last = earlier[-1].grad_fn
+        if last.row is not None:
+            store, index, queries = last.row[0], last.row[1] + 1, last.queries
+    if store is not None and not store.put(index, y):
+        store, queries = None, None
+    if not y.requires_grad and (queries is None or not queries.requires_grad):
+        return y
+    return _Remember.apply(y, queries, None if store is None else (store, index))
 
 
-def _row(y: Tensor, earlier: Sequence[Any], capacity: int) -> tuple[Store, int] | None:
-    """Store y behind the last source, or, for the first to be stored, in a store of its own."""
-    if y.dtype not in (torch.float32, torch.float64):
-        return None
-    last = earlier[-1].grad_fn if isinstance(earlier[-1], Tensor) else None
-    if isinstance(last, _NODE) and last.row is not None:
-        store, index = last.row
-        return (store, index + 1) if store.put(index + 1, y) else None
-    if len(earlier) > 1:
-        return None
-    store = Store(y, capacity)
-    store.put(0, y)
-    return store, 0
-
-
-def mix(sources: Sequence[Tensor], u: Tensor, eps: float) -> Tensor:
-    """h (B, T, D) of sources (B, T, D) each; u (D) in at least float32."""
+def mix(sources: Sequence[Tensor], u: Tensor, eps: float, mixture: int | None = None) -> Tensor:
+    """h (B, T, D) of sources (B, T, D) each; u (D) in at least float32; its row among the opening's queries, if any."""
     if torch.compiler.is_compiling():  # a compiler fuses the equation itself, and cannot see what reads leave
         terms = [p.unsqueeze(-1) * v for p, v in zip(weights(sources, u, eps), sources, strict=True)]
         return torch.stack(terms).sum(0).to(sources[-1].dtype)
     nodes = tuple(source.grad_fn if isinstance(source.grad_fn, _NODE) else None for source in sources)
+    if mixture is not None and (store := _store_ahead(nodes, mixture)) is not None:
+        return _MixAhead.apply(store, mixture, nodes, *sources)
     return _Mix.apply(u, eps, nodes, *sources)
+
+
+def _store_ahead(nodes: Sequence[Any], mixture: int) -> Store | None:
+    """The store that has the logits of this mixture for exactly these sources."""
+    if len(nodes) > mixture + 2 or any(node is None or node.row is None for node in nodes):
+        return None
+    store: Store = nodes[0].row[0]
+    in_order = all(node.row[0] is store and node.row[1] == i for i, node in enumerate(nodes))
+    return store if in_order and store.queries is not None else None
 
 
 def weights(sources: Sequence[Tensor], u: Tensor, eps: float) -> Tensor:
@@ -108,27 +126,58 @@ def combine(p: Tensor, rows: list[Tensor]) -> Tensor:
 
 class _Remember(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, row: tuple[Store, int] | None) -> Tensor:
+    def forward(ctx: Any, y: Tensor, queries: Tensor | None, row: tuple[Store, int] | None) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.shares, ctx.inverse_rms, ctx.shape, ctx.row = [], {}, y.shape, row
-        return y.view_as(y) if row is None else row[0].get(row[1])
+        ctx.shape, ctx.row, ctx.queries = y.shape, row, queries
+        ctx.shares, ctx.inverse_rms = [], {}  # of reads by `_Mix`
+        ctx.index, ctx.reads, ctx.parts = 0 if row is None else row[1], [], {}  # of reads by `_MixAhead`
+        if row is None:
+            return y.view_as(y)
+        store, index = row
+        source = store.get(index)
+        if queries is not None:  # they live in the store; saved so that whoever counts what is kept sees them
+            ctx.save_for_backward(source, store.logits[index])
+        return source
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
         # A pass that asked for other gradients may have left shares that it never came to collect.
         this_pass = torch._C._current_graph_task_id()
         shares = [share for of_pass, share in ctx.shares if of_pass == this_pass]
         ctx.shares = []
-        if not shares:
-            return grad, None
-        source = shares[0][1]
-        with no_autocast(source):
-            dv = collect(shares).to(source.dtype).view(ctx.shape)
-        return (dv if grad is None else dv.add_(grad)), None
+        dqueries = None
+        if ctx.reads or ctx.parts:
+            dqueries = torch.zeros_like(ctx.row[0].queries)
+            dv = depth_ahead.collect(ctx, this_pass, dqueries)
+            if dv is not None:
+                grad = dv.view(ctx.shape) if grad is None else grad + dv.view(ctx.shape)
+        if shares:
+            source = shares[0][1]
+            with no_autocast(source):
+                dv = collect(shares).to(source.dtype).view(ctx.shape)
+            grad = dv if grad is None else dv.add_(grad)
+        return grad, dqueries, None
 
 
 _NODE: Any = _Remember._backward_cls
+
+
+class _MixAhead(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, store: Store, mixture: int, nodes: tuple[Any, ...], *sources: Tensor) -> Tensor:
+        with no_autocast(sources[0]):
+            h, log_sum = depth_ahead.forward(store, mixture, len(sources))
+        ctx.save_for_backward(h, log_sum)
+        ctx.store, ctx.mixture, ctx.nodes = store, mixture, nodes
+        return h.view(sources[0].shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
+        h, log_sum = ctx.saved_tensors
+        depth_ahead.leave(ctx.store, ctx.mixture, ctx.nodes, grad.reshape(h.shape).to(h.dtype), h, log_sum)
+        return (None,) * (3 + len(ctx.nodes))
 
 
 class _Mix(torch.autograd.Function):

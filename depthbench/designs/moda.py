@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from depthbench.designs.base import Card, Connection, Design, Ends, Norm, ShapeLike, Site
-from depthbench.designs.depth_softmax import Slot
+from depthbench.designs.base import Card, Connection, Design, Ends, Norm, ShapeLike, Site, compile_parts
+from depthbench.designs.depth_softmax import Slot, remember
 
 State = tuple[Tensor, tuple[Slot, ...]]
 
@@ -39,12 +39,12 @@ class MoDAConnection(Connection):
 class MoDAAttentionConnection(MoDAConnection):
     def __init__(self, site: Site, rotate_depth_keys: bool):
         super().__init__(site)
-        self.rotate_depth_keys = rotate_depth_keys
+        self.rotate_depth_keys, self.capacity = rotate_depth_keys, site.n_sublayers
 
     def run(self, branch: Callable[..., Tensor], u: Tensor, carry: State, **kwargs: Any) -> tuple[Tensor, State]:
         h, slots = carry
         attention: Any = branch
-        own = attention.w_k(u), attention.w_v(u)
+        own = remember((attention.w_k(u), attention.w_v(u)), slots, self.capacity)
         y = branch(u, own=own, slots=slots, rotate_depth_keys=self.rotate_depth_keys, **kwargs)
         return y, (h, (*slots, own))
 
@@ -52,12 +52,13 @@ class MoDAAttentionConnection(MoDAConnection):
 class MoDAFeedForwardConnection(MoDAConnection):
     def __init__(self, site: Site):
         super().__init__(site)
+        self.capacity = site.n_sublayers
         self.kv_proj = nn.Linear(site.d_model, 2 * site.kv_dim, bias=False, device=site.device, dtype=site.dtype)
 
     def read(self, state: State, norm: Norm) -> tuple[Tensor, State]:
         u, (h, slots) = super().read(state, norm)
         keys, values = self.kv_proj(u).chunk(2, -1)
-        return u, (h, (*slots, (keys, values)))
+        return u, (h, (*slots, remember((keys, values), slots, self.capacity)))
 
 
 class MoDAEnds(Ends):
@@ -109,6 +110,10 @@ class MoDA(Design):
 
     def ends(self, site: Site) -> Ends:
         return MoDAEnds()
+
+    def compile(self, block: Any) -> None:
+        attention = getattr(block.attention, "_checkpoint_wrapped_module", block.attention)
+        compile_parts(block.attention_norm, attention.rope, block.feed_forward_norm, block.feed_forward)
 
     def extra_params(self, shape: ShapeLike) -> int:
         kv_dim = shape.n_kv_heads * (shape.d_model // shape.n_heads)
