@@ -5,6 +5,14 @@ differ. No function here reads a file, sets a global style or shows a window; ea
 """
 
 from depthbench.figures.losses import at_best_lr, band_half_width, loss_vs_shape
+from depthbench.figures.probes_curves import contributions, late_survival, pruning_and_lens, running_sum, transport
+from depthbench.figures.probes_maps import (
+    angular_map,
+    causal_map,
+    depth_mixing_map,
+    path_weight_map,
+    permutation_map,
+)
 from depthbench.figures.run import training_curve
 from depthbench.figures.shapes import shapes_to_scale
 from depthbench.figures.styles import LINESTYLES, MARKERS, PALETTE, Style, alt_text, style
@@ -15,10 +23,20 @@ __all__ = [
     "PALETTE",
     "Style",
     "alt_text",
+    "angular_map",
     "at_best_lr",
     "band_half_width",
+    "causal_map",
+    "contributions",
+    "depth_mixing_map",
+    "late_survival",
     "loss_vs_shape",
+    "path_weight_map",
+    "permutation_map",
+    "pruning_and_lens",
+    "running_sum",
     "shapes_to_scale",
     "style",
     "training_curve",
+    "transport",
 ]

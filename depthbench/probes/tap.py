@@ -1,7 +1,7 @@
-"""What each branch of a model returned while it read some tokens: the tap that every probe stands on.
+"""What each branch returned in the model's own forward pass: a quick look while training, and a witness for `Walk`.
 
 The tap listens at the branches themselves, not at block outputs, so that it means the same in every design: with one
-residual tensor, with streams, or with sources.
+residual tensor, with streams, or with sources. `Walk.moments` gives what was read and remembered as well.
 """
 
 from __future__ import annotations
