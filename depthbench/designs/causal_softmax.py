@@ -44,17 +44,15 @@ def forward(qkv: tuple[Tensor, ...], scale: float) -> tuple[Tensor, Tensor, Save
 def backward(tensors: tuple[Tensor, ...], log_sum: Tensor, scale: float, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv (B, H, T, E) from do, q, k, v, o, for the o and l of the whole softmax."""
     do, q, k, v, o = tensors
-    kind = _kind(q)
-    log_sum = log_sum.contiguous()
+    kind, width = _kind(q), q.shape[-1]
     if kind == "cpu":
         return aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            do, q, k, v, o, log_sum, 0.0, True, scale=scale
+            do, q, k, v, o, log_sum.contiguous(), 0.0, True, scale=scale
         )
-    width = q.shape[-1]
     if kind == "flash":
         do, q, k, v, o = (_padded(x) for x in (do, q, k, v, o))
         grads = aten._scaled_dot_product_flash_attention_backward(
-            do, q, k, v, o, log_sum, *saved[:4], 0.0, True, *saved[4:], scale=scale
+            do, q, k, v, o, log_sum.contiguous(), *saved[:4], 0.0, True, *saved[4:], scale=scale
         )
     elif kind == "efficient":
         do, q, k, v, o = (_padded(x) for x in (do, q, k, v, o))
