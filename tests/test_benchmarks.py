@@ -38,3 +38,24 @@ def test_plain_form_gives_what_the_design_gives(design: str) -> None:
 def test_the_command_says_what_it_does() -> None:
     done = subprocess.run([sys.executable, BENCHMARKS / "step_time.py", "--help"], capture_output=True, text=True)
     assert done.returncode == 0 and "--growth" in done.stdout
+
+
+@pytest.mark.parametrize(("dtype", "n_forms"), [("bf16", 3), ("float32", 4)])
+def test_the_gpu_table_is_written_on_a_cpu_at_a_small_shape(dtype: str, n_forms: int, tmp_path: Path) -> None:
+    """Every form and depth is a row with numbers; what the numbers are is not looked at."""
+    out = tmp_path / "GPU.md"
+    small = "--device cpu --d-model 16 --n-heads 2 --vocab-size 32 --seq-len 8 --batch 1 --repeats 1 --warm-up 1"
+    command = [sys.executable, BENCHMARKS / "gpu_table.py", *small.split(), "--no-compile", "--out", out]
+    command += ["--n-layers", "2", "3", "--designs", "pre_ln", "full_attnres", "moda", "--dtype", dtype]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    assert text.count("## L=") == 2 and text.count("not measured") == 2 * n_forms and "Error" not in text
+    assert text.count("Full AttnRes, logits at the read |") == 2 * (n_forms - 3) and text.count("- L=") == 6
+
+
+def test_the_gpu_table_needs_a_gpu_or_says_so() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = subprocess.run([sys.executable, BENCHMARKS / "gpu_table.py"], capture_output=True, text=True)
+    assert done.returncode == 2 and "no GPU here" in done.stderr

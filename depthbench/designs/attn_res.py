@@ -127,6 +127,7 @@ class FullAttnRes(Design):
             "The reference code runs with 1e-5.",
             "Weight decay applies to query and gain, as in the reference code; "
             "decay on the query pulls to the uniform mixture.",
+            "Under bf16 compute sources stay bf16, as branches wrote them; a mixture is float32, like Pre-LN's stream.",
         ),
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from depthbench.designs.attn_res import AttnResConnection, AttnResEnds, Sources
@@ -32,6 +33,8 @@ class BlockAttnResConnection(AttnResConnection):
         # A source belongs to the block, not to the order of writes: with a whole block left out its place stays empty.
         sources = carry + (None,) * (self.source + 1 - len(carry))
         so_far = sources[self.source]
+        if not self.alone:
+            y = y.to(torch.promote_types(y.dtype, carry[0].dtype))  # a sum is kept like the stream of Pre-LN
         total = remember(y if so_far is None else so_far + y, carry if self.alone else ())
         return (*sources[: self.source], total, *sources[self.source + 1 :])
 
@@ -56,6 +59,7 @@ class BlockAttnRes(Design):
         weight="dynamic",
         published_lr=2e-3,
         notes=(
+            "Under bf16 compute the sums of a block and the mixtures are float32, like the stream of Pre-LN.",
             "block_size_sublayers: None takes max(1, floor(2L / 8)), which makes the paper's eight blocks where "
             "8 divides 2L, and otherwise more.",
             "The embedding is a source of its own and in no block; the source's pseudo-code would count it twice.",

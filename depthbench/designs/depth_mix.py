@@ -21,6 +21,7 @@ Legend: B batch, T position, n = B T tokens, D d_model, S sources, J sublayers, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -69,7 +70,7 @@ def mix(sources: Sequence[Tensor], u: Tensor, eps: float, mixture: int | None = 
     """h (B, T, D) of sources (B, T, D) each; u (D) in at least float32; its row among the opening's queries, if any."""
     if torch.compiler.is_compiling():  # a compiler fuses the equation itself, and cannot see what reads leave
         terms = [p.unsqueeze(-1) * v for p, v in zip(weights(sources, u, eps), sources, strict=True)]
-        return torch.stack(terms).sum(0).to(sources[-1].dtype)
+        return torch.stack(terms).sum(0).to(widest(sources))
     nodes = tuple(source.grad_fn if isinstance(source.grad_fn, _NODE) else None for source in sources)
     if mixture is not None and (store := _store_ahead(nodes, mixture)) is not None:
         return _MixAhead.apply(store, mixture, nodes, *sources)
@@ -90,6 +91,11 @@ def weights(sources: Sequence[Tensor], u: Tensor, eps: float) -> Tensor:
     with no_autocast(u):
         logits = [inverse_rms(source.to(u.dtype), eps) * (source.to(u.dtype) @ u) for source in sources]
         return torch.stack(logits).softmax(0)
+
+
+def widest(sources: Sequence[Tensor]) -> torch.dtype:
+    """The type of a mixture: a branch's output stays as it came, which is exact; a sum is not rounded to it."""
+    return reduce(torch.promote_types, (source.dtype for source in sources))
 
 
 def inverse_rms(v: Tensor, eps: float) -> Tensor:
@@ -189,7 +195,7 @@ class _Mix(torch.autograd.Function):
             logits = torch.cat([run.to(u.dtype).flatten(0, 1) @ u for run in runs(rows, u.dtype)])
             logits = logits.view(len(rows), -1).mul_(torch.stack(inverse))
             log_sum = logits.logsumexp(0)
-            h = combine((logits - log_sum).exp_(), rows).to(sources[-1].dtype).view(sources[0].shape)
+            h = combine((logits - log_sum).exp_(), rows).to(widest(sources)).view(sources[0].shape)
         ctx.save_for_backward(u, logits, log_sum, h, *inverse, *sources)
         ctx.nodes = nodes
         return h
