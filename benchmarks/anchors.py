@@ -7,7 +7,6 @@ They are here to be measured and nowhere else; the tests hold the designs to ora
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import MethodType
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import depthbench as db
-from depthbench.designs.depth_softmax import Slot
+from depthbench.designs.depth_attention import plain
 
 
 def rms(x: Tensor, eps: float) -> Tensor:
@@ -102,24 +101,8 @@ def manifold_read(connection: Any, state: Tensor, norm: Any) -> Any:
 # ---- MoDA: the whole score matrix, and the slots in one tensor ----------------------------------------------------
 
 
-def full_score_softmax(q: Tensor, k: Tensor, v: Tensor, depth_q: Tensor, slots: Sequence[Slot]) -> Tensor:
-    n_slots, heads = len(slots), q.shape[2:]
-    depth_keys, depth_values = (
-        torch.stack([x.unflatten(-1, heads) for x in part], -2) for part in zip(*slots, strict=True)
-    )
-    queries, keys, values = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, T, E)
-    scale, length = q.shape[-1] ** -0.5, q.shape[1]
-    future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    scores = (queries @ keys.transpose(-1, -2) * scale).masked_fill(future, -torch.inf)
-    depth_scores = (depth_q.unsqueeze(-2) * depth_keys).sum(-1).transpose(1, 2) * scale  # (B, H, T, S)
-    weights = torch.cat([scores, depth_scores], -1).softmax(-1)
-    over_time, over_depth = weights.split([length, n_slots], -1)
-    over_depth = over_depth.transpose(1, 2).unsqueeze(-1)  # (B, T, H, S, 1)
-    return (over_time @ values).transpose(1, 2) + (over_depth * depth_values).sum(-2)
-
-
 def with_full_scores(model: Any, *args: Any, **kwargs: Any) -> Any:
-    with patch("depthbench.designs.depth_attention.attend", full_score_softmax):
+    with patch("depthbench.designs.depth_attention.attend", plain):
         return type(model).forward(model, *args, **kwargs)
 
 

@@ -219,7 +219,9 @@ def model_config(
     )
     block = cast(TransformerBlockConfig, config.block)
     assert block.layer_norm is not None and config.lm_head.layer_norm is not None
-    block.layer_norm.full_precision = config.lm_head.layer_norm.full_precision = not wide
+    # OLMo-core gives the block and the head one object between them.
+    block.layer_norm = replace(block.layer_norm, full_precision=not wide)
+    config.lm_head.layer_norm = replace(config.lm_head.layer_norm, full_precision=not wide)
     if chosen.block_norm == "layer":  # the final norm stays RMSNorm, as everywhere
         block.layer_norm = replace(block.layer_norm, name=LayerNormType.default, bias=False)
     config.block = DesignBlockConfig(**block.as_dict(recurse=False), design=design, options=options)
@@ -244,14 +246,25 @@ def build_model(
     config = model_config(design, shape, seed=seed, dtype=dtype, init_std=init_std, **options)
     model = config.build(init_device="meta")
     model.init_weights(device=torch.device(device))
-    return _widen(model, shape) if dtype == torch.float64 else model
+    return widen(model) if dtype == torch.float64 else model
 
 
-def _widen(model: DesignTransformer, shape: Shape, positions: int = 4096) -> DesignTransformer:
-    """The model in float64, with RoPE's tables too: OLMo-core makes them in float32, which an oracle would see."""
-    frequency = ROPE_THETA ** (-torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim)
-    angle = torch.outer(torch.arange(positions, dtype=torch.float64), frequency).repeat(1, 2)  # (T, head_dim)
+def widen(model: DesignTransformer, *, positions: int = 4096) -> DesignTransformer:
+    """The model in float64, in place, RoPE's tables too: OLMo-core makes them in float32, which an oracle would see.
+
+    angle[t, i] = t theta^(-2 i / head_dim) for t < `positions`, with each layer's own theta. Frequencies under a
+    scaling rule are OLMo-core's, to float32, and so are angles of longer texts.
+    """
     for block in model.blocks.values():
-        cache = cast(Any, block).attention.rope._cache
-        cache["rope_pos_sin"], cache["rope_pos_cos"] = angle.sin(), angle.cos()
+        rope = cast(Any, block).attention.rope
+        frequency, factor = rope.theta ** (-torch.arange(0, rope.dim, 2, dtype=torch.float64) / rope.dim), 1.0
+        if rope.scaling is not None:
+            frequency, factor = rope.scaling.compute_scaled_inv_freq(rope.theta, rope.dim, torch.device("cpu"))
+        angle = torch.outer(torch.arange(positions, dtype=torch.float64), frequency.double()).repeat(1, 2)
+        rope._cache["rope_pos_sin"], rope._cache["rope_pos_cos"] = angle.sin() * factor, angle.cos() * factor
     return model.double()
+
+
+def _widen(model: DesignTransformer, shape: Shape) -> DesignTransformer:
+    del shape
+    return widen(model)

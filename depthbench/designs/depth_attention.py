@@ -7,13 +7,13 @@ Legend: B batch, T position, D d_model, K key-value heads, G query heads of each
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from olmo_core.nn.attention import Attention
 from torch import Tensor
 
-from depthbench.designs.base import at_least_fp32
 from depthbench.designs.depth_softmax import Slot, attend
 
 
@@ -46,44 +46,24 @@ class DepthAttention(Attention):
 
         # The slots stand at the query's own position, so that rotating both and rotating neither is the same.
         depth_queries = raw_queries if rotate_depth_keys else queries
-        if not torch.compiler.is_compiling():
-            group = self.n_heads // self.n_kv_heads
-            keys, values = (y.repeat_interleave(group, 2) if group > 1 else y for y in (keys, values))
-            return self.w_out(attend(queries, keys, values, depth_queries, slots).flatten(2))
-
-        def by_group(y: Tensor) -> Tensor:  # (B, T, heads, E) -> (B, K, heads per K, T, E)
-            return y.unflatten(2, (self.n_kv_heads, -1)).permute(0, 2, 3, 1, 4)
-
-        depth_keys, depth_values = (
-            [by_group(y.unflatten(-1, (-1, self.head_dim))) for y in part] for part in zip(*slots, strict=True)
-        )
-        attended = joint_softmax(
-            by_group(queries), by_group(keys), by_group(values), by_group(depth_queries), depth_keys, depth_values
-        )
-        return self.w_out(attended.permute(0, 3, 1, 2, 4).flatten(2))
+        group = self.n_heads // self.n_kv_heads
+        keys, values = (y.repeat_interleave(group, 2) if group > 1 else y for y in (keys, values))
+        return self.w_out(attend(queries, keys, values, depth_queries, slots).flatten(2))
 
 
-def joint_softmax(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    depth_queries: Tensor,
-    depth_keys: list[Tensor],
-    depth_values: list[Tensor],
-) -> Tensor:
-    """Values mixed by one softmax over the causal keys and over each token's own slots.
-
-    Shapes: queries, depth_queries and the result (B, K, G, T, E); keys, values and each slot (B, K, 1, T, E).
-    Memory: one (B, K, G, T, T + slots) array is kept for the backward pass; the slots are not copied.
-    """
-    scale, length = queries.shape[-1] ** -0.5, queries.shape[-2]
-    future = torch.ones(length, length, dtype=torch.bool, device=queries.device).triu(1)
-    scores = (queries * scale @ keys.transpose(-1, -2)).masked_fill_(future, -torch.inf)
-    depth_queries = depth_queries * scale
-    depth_scores = torch.stack([(depth_queries * key).sum(-1) for key in depth_keys], -1)  # (B, K, G, T, slots)
-    weights = at_least_fp32(torch.cat([scores, depth_scores], -1)).softmax(-1).to(values.dtype)
-    over_time, over_depth = weights.split([length, len(depth_keys)], -1)
-    attended = over_time @ values
-    for weight, value in zip(over_depth.split(1, -1), depth_values, strict=True):
-        attended = attended + weight * value
-    return attended
+def plain(q: Tensor, k: Tensor, v: Tensor, depth_q: Tensor, slots: Sequence[Slot]) -> Tensor:
+    """`attend`, the equation as it stands, with its matrix of scores: o (B, T, H, E); slots (B, T, K * E) each."""
+    heads, width, length = *q.shape[-2:], q.shape[1]
+    depth_keys, depth_values = (
+        torch.stack([x.unflatten(-1, (-1, width)) for x in part], -2) for part in zip(*slots, strict=True)
+    )  # (B, T, K, S, E)
+    group = heads // depth_keys.shape[2]
+    depth_keys, depth_values = (x.repeat_interleave(group, 2) for x in (depth_keys, depth_values))
+    queries, keys, values = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, T, E)
+    future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+    scores = (queries @ keys.transpose(-1, -2)).masked_fill(future, -torch.inf)
+    depth_scores = (depth_q.unsqueeze(-2) * depth_keys).sum(-1).transpose(1, 2)  # (B, H, T, S)
+    weights = (torch.cat([scores, depth_scores], -1) * width**-0.5).softmax(-1)
+    over_time, over_depth = weights.split([length, len(slots)], -1)
+    over_depth = over_depth.transpose(1, 2).unsqueeze(-1)  # (B, T, H, S, 1)
+    return (over_time @ values).transpose(1, 2) + (over_depth * depth_values).sum(-2)

@@ -69,8 +69,7 @@ def remember(y: Tensor, earlier: Sequence[Any] = (), opening: Opening | None = N
 def mix(sources: Sequence[Tensor], u: Tensor, eps: float, mixture: int | None = None) -> Tensor:
     """h (B, T, D) of sources (B, T, D) each; u (D) in at least float32; its row among the opening's queries, if any."""
     if torch.compiler.is_compiling():  # a compiler fuses the equation itself, and cannot see what reads leave
-        terms = [p.unsqueeze(-1) * v for p, v in zip(weights(sources, u, eps), sources, strict=True)]
-        return torch.stack(terms).sum(0).to(widest(sources))
+        return plain(sources, u, eps)
     nodes = tuple(source.grad_fn if isinstance(source.grad_fn, _NODE) else None for source in sources)
     if mixture is not None and (store := _store_ahead(nodes, mixture)) is not None:
         return _MixAhead.apply(store, mixture, nodes, *sources)
@@ -84,6 +83,12 @@ def _store_ahead(nodes: Sequence[Any], mixture: int) -> Store | None:
     store: Store = nodes[0].row[0]
     in_order = all(node.row[0] is store and node.row[1] == i for i, node in enumerate(nodes))
     return store if in_order and store.queries is not None else None
+
+
+def plain(sources: Sequence[Tensor], u: Tensor, eps: float) -> Tensor:
+    """h (B, T, D), the equation as it stands."""
+    terms = [p.unsqueeze(-1) * v for p, v in zip(weights(sources, u, eps), sources, strict=True)]
+    return torch.stack(terms).sum(0).to(widest(sources))
 
 
 def weights(sources: Sequence[Tensor], u: Tensor, eps: float) -> Tensor:

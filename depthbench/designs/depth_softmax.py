@@ -46,6 +46,7 @@ def remember(slot: Slot, earlier: Sequence[Slot], capacity: int) -> Slot:
     return slot if place is None else _Remember.apply(*slot, place)
 
 
+@torch.compiler.disable  # a compiler cannot see what reads leave
 def attend(q: Tensor, k: Tensor, v: Tensor, depth_q: Tensor, slots: Sequence[Slot]) -> Tensor:
     """o (B, T, H, E) from q, k, v and depth_q like it, and the slots, of K heads."""
     nodes = tuple(key.grad_fn if isinstance(key.grad_fn, _NODE) else None for key, _ in slots)

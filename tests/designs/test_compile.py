@@ -79,3 +79,18 @@ def test_depth_stays_within_the_recompile_limit(
     for (name, parameter), other in zip(eager.named_parameters(), model.parameters(), strict=True):
         assert parameter.grad is not None and other.grad is not None
         assert (other.grad - parameter.grad).abs().max() <= 1e-4 * parameter.grad.abs().max() + 1e-6, name
+
+
+@pytest.mark.parametrize("design", ["full_attnres", "moda"])
+def test_a_model_compiled_whole_equals_eager(design: str, compile_with: Callable[[Any, str], None]) -> None:
+    """`torch.compile(model)`, which leaves no part out as `apply_compile` does for these designs."""
+    eager = random_model(design, SMALL, **OPTIONS.get(design, {})).float()
+    gradients = []
+    for model in (eager, torch.compile(eager, backend="aot_eager")):
+        eager.zero_grad()
+        loss = loss_of(model, tokens())
+        loss.backward()
+        gradients.append([loss.detach(), *(p.grad.clone() for p in eager.parameters() if p.grad is not None)])
+    assert counters["stats"]["unique_graphs"] >= 1
+    for a, b in zip(*gradients, strict=True):
+        assert (a - b).abs().max() <= 1e-5 * a.abs().max() + 1e-7
