@@ -263,8 +263,3 @@ def widen(model: DesignTransformer, *, positions: int = 4096) -> DesignTransform
         angle = torch.outer(torch.arange(positions, dtype=torch.float64), frequency.double()).repeat(1, 2)
         rope._cache["rope_pos_sin"], rope._cache["rope_pos_cos"] = angle.sin() * factor, angle.cos() * factor
     return model.double()
-
-
-def _widen(model: DesignTransformer, shape: Shape) -> DesignTransformer:
-    del shape
-    return widen(model)

@@ -102,7 +102,7 @@ def fill_model(
     `read(name)` returns the tensor of a parameter. Memory: the model once in `dtype`, and what `read` holds at a time.
     Raises CheckpointError for a wrong shape and for a tensor with values that are no numbers.
     """
-    from depthbench.model import _widen
+    from depthbench.model import widen
 
     empty = model.state_dict()
     for name in tqdm(list(names), desc="opening", unit="tensor", disable=None, leave=False):
@@ -117,4 +117,4 @@ def fill_model(
         setattr(model.get_submodule(parent), leaf, nn.Parameter(tensor))
     if left := [name for name, tensor in model.state_dict().items() if tensor.is_meta]:
         raise CheckpointError(f"{where} lacks {', '.join(left[:3])}{' ...' if len(left) > 3 else ''}")
-    return (_widen(model, shape) if dtype == torch.float64 else model).eval()
+    return (widen(model) if dtype == torch.float64 else model).eval()

@@ -9,7 +9,7 @@ do the gradient of o, and p_i = e^{s_i - l}, a slot's gradients are sums over th
 
 A read leaves p, ds, do and q' with the slots, which collect them as sources do (`depth_shares.py`).
 
-Kept for backward: queries, keys, values, slots (alive anyway), o, l. Nothing of size T x T.
+Kept for backward: queries, keys, values, slots (alive anyway), o, l, p (1 / E of the slots). Nothing of size T x T.
 
 Legend: B batch, T position, n = B T, H heads, K key-value heads, G query heads of each, E head_dim, S slots, R reads.
 """
@@ -123,17 +123,17 @@ class _Attend(torch.autograd.Function):
             scores = _scores(depth_q, keys, scale, log_sum.dtype)  # (n K, G, S)
             joint = torch.logaddexp(log_sum, scores.logsumexp(-1))
             o = over_time.transpose(1, 2) * _ungrouped((log_sum - joint).exp_(), q).unsqueeze(-1).to(q.dtype)
-            p = scores.sub_(joint.unsqueeze(-1)).exp_().to(q.dtype)
+            p = scores.sub_(joint.unsqueeze(-1)).exp_()
             grouped = o.view(len(keys), -1, width)  # (n K, G, E)
-            grouped.baddbmm_(p, values)
-        ctx.save_for_backward(q, k, v, depth_q, o, joint, *slots)
+            grouped.baddbmm_(p.to(q.dtype), values)
+        ctx.save_for_backward(q, k, v, depth_q, o, joint, p, *slots)
         ctx.store, ctx.nodes = store, nodes
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do: Tensor) -> tuple[Any, ...]:
-        q, k, v, depth_q, o, joint, *slots = ctx.saved_tensors
+        q, k, v, depth_q, o, joint, p, *slots = ctx.saved_tensors
         width, n_slots = q.shape[-1], len(slots) // 2
         scale = width**-0.5
         with no_autocast(q):
@@ -148,7 +148,6 @@ class _Attend(torch.autograd.Function):
             else:
                 stacks = tuple(rows.values(0, n_slots) for rows in ctx.store)
             keys, values = (_by_head(x.to(q.dtype), width) for x in stacks)
-            p = _scores(depth_q, keys, scale, joint.dtype).sub_(joint.unsqueeze(-1)).exp_()
             delta = _grouped(torch.linalg.vecdot(do, o), keys)  # (n K, G)
             ds = _scores(do, values, 1.0, p.dtype).sub_(delta.unsqueeze(-1)).mul_(p).mul_(scale).to(q.dtype)
             p = p.to(q.dtype)
