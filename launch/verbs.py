@@ -195,10 +195,12 @@ def keep(options: argparse.Namespace) -> int:
 def picture(options: argparse.Namespace) -> int:
     """Draw the README's picture: published curves, and beside them the committed pocket rows."""
     from depthbench import published
+    from depthbench.comparison import cells, recipes
     from depthbench.figures import alt_text, loss_vs_shape
 
     runs = records.load_runs("committed")
-    runs = runs[(runs.suite == "pocket") & (runs.status == "complete")]
+    found = recipes(cells(runs, suite="pocket"))  # one recipe: runs of other budgets are another question
+    runs = runs[runs.run_id.isin({run_id for ids in found[0][1].run_ids for run_id in ids} if found else ())]
     curves = published.table("val_loss_400m")
     figure = loss_vs_shape(curves, runs if len(runs) else None)
     target = ROOT / "book" / "_static" / "picture.svg"
