@@ -34,6 +34,9 @@ from depthbench.shapes import feed_forward_width
 RESULTS = Path(__file__).with_name("RESULTS.md")
 DEPTHS = (8, 16, 32, 48, 70)
 PLAIN = "plain:"  # prefix of a design's plain form
+# Most that a design's step should take, in Pre-LN steps, at the default shape.
+TARGETS = {"full_attnres": 1.4, "block_attnres": 1.25, "hc": 1.5, "mhc": 1.7, "moda": 1.5}
+TARGETS |= dict.fromkeys(("sandwich_ln", "lns", "deepnorm", "keel"), 1.08)
 
 
 def build(name: str, shape: db.Shape) -> nn.Module:
@@ -166,16 +169,24 @@ def megabytes(size: float) -> str:
     return f"{size / 1e6:.0f}" if size else "not measured"
 
 
+def verdict(name: str, row: dict[str, float]) -> str:
+    """The target of a design and whether both of its ratios meet it, one of them, or neither."""
+    if name not in TARGETS:
+        return ""
+    met = sum(row[kind] <= TARGETS[name] for kind in ("ratio", "least"))
+    return f"{TARGETS[name]:.2f} {('**missed**', 'on the line', 'met')[met]}"
+
+
 def step_table(rows: dict[str, dict[str, float]], source_bytes: int) -> str:
     base = rows["pre_ln"]
     lines = [
-        "| form | time / Pre-LN (median) | (least) | s a step | kept, MB | beyond Pre-LN, in copies | peak, MB |",
-        "|---|---|---|---|---|---|---|",
+        "| form | time / Pre-LN (median) | (least) | target, L=32 | s a step | kept, MB | beyond, copies | peak, MB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():
         copies = (row["kept"] - base["kept"]) / source_bytes
         lines.append(
-            f"| {label(name)} | {row['ratio']:.3f} | {row['least']:.3f} | {row['seconds']:.2f} "
+            f"| {label(name)} | {row['ratio']:.3f} | {row['least']:.3f} | {verdict(name, row)} | {row['seconds']:.2f} "
             f"| {row['kept'] / 1e6:.0f} | {copies:+.2f} | {megabytes(row['peak'])} |"
         )
     return "\n".join(lines)

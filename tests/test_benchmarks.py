@@ -14,6 +14,7 @@ import depthbench as db
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 from anchors import ANCHORED, anchor  # noqa: E402
+from step_time import TARGETS, verdict  # noqa: E402
 
 
 @pytest.mark.parametrize("design", ANCHORED)
@@ -59,3 +60,11 @@ def test_the_gpu_table_needs_a_gpu_or_says_so() -> None:
         pytest.skip("there is one")
     done = subprocess.run([sys.executable, BENCHMARKS / "gpu_table.py"], capture_output=True, text=True)
     assert done.returncode == 2 and "no GPU here" in done.stderr
+
+
+@pytest.mark.parametrize(("ratio", "least", "said"), [(0.9, 0.9, "met"), (1.1, 0.9, "line"), (1.1, 1.1, "missed")])
+def test_a_target_is_met_when_both_ratios_meet_it(ratio: float, least: float, said: str) -> None:
+    assert set(TARGETS) == set(db.designs.names()) - {"pre_ln"}
+    row = {"ratio": ratio * TARGETS["hc"], "least": least * TARGETS["hc"]}
+    assert verdict("hc", row).replace("*", "").endswith(said)
+    assert verdict("pre_ln", row) == "", "it is what the others are measured by"

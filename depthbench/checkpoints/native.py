@@ -21,7 +21,7 @@ from depthbench.checkpoints.keys import Recipe, recipe
 from depthbench.checkpoints.metadata import Entry, read_index
 from depthbench.checkpoints.native_config import NativeModel, read_model
 from depthbench.checkpoints.shards import read_tensor
-from depthbench.model import ROPE_THETA, DesignTransformer, model_config
+from depthbench.model import DesignTransformer, model_config
 
 WEIGHTS = "model_and_optim"
 
@@ -120,8 +120,6 @@ def read_recipe(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _empty(found: NativeModel, options: dict[str, Any], dtype: torch.dtype) -> DesignTransformer:
-    if dtype == torch.float64 and found.rope_theta != ROPE_THETA:
-        raise CheckpointError(f"float64 is for rotary positions of theta {ROPE_THETA}, not {found.rope_theta:g}")
     try:
         config = model_config(found.design, found.shape, dtype=dtype, **options)
     except ValueError as error:
