@@ -29,6 +29,7 @@ _NAMES = {
     "load_runs": "records",
 }
 _MODULES = (
+    "costs",
     "designs",
     "shapes",
     "published",
@@ -43,7 +44,19 @@ _MODULES = (
 )
 
 if TYPE_CHECKING:
-    from depthbench import checkpoints, data, designs, evaluate, figures, interactive, paths, published, records, shapes
+    from depthbench import (
+        checkpoints,
+        costs,
+        data,
+        designs,
+        evaluate,
+        figures,
+        interactive,
+        paths,
+        published,
+        records,
+        shapes,
+    )
     from depthbench.checkpoints import load_checkpoint, open_checkpoint
     from depthbench.model import build_model
     from depthbench.records import RunRecord, load_runs

@@ -4,12 +4,14 @@ One subject a file. Published numbers are hollow and measured ones filled, in se
 differ. No function here reads a file, sets a global style or shows a window; each figure carries its alternative text.
 """
 
+from depthbench.figures.costs import loss_vs_cost, moved_vs_flops, prefill_and_cache
 from depthbench.figures.losses import at_best_lr, band_half_width, loss_vs_shape
 from depthbench.figures.probes_curves import contributions, late_survival, pruning_and_lens, running_sum, transport
 from depthbench.figures.probes_maps import (
     angular_map,
     causal_map,
     depth_mixing_map,
+    no_results,
     path_weight_map,
     permutation_map,
 )
@@ -30,9 +32,13 @@ __all__ = [
     "contributions",
     "depth_mixing_map",
     "late_survival",
+    "loss_vs_cost",
     "loss_vs_shape",
+    "moved_vs_flops",
+    "no_results",
     "path_weight_map",
     "permutation_map",
+    "prefill_and_cache",
     "pruning_and_lens",
     "running_sum",
     "shapes_to_scale",

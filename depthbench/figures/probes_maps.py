@@ -58,16 +58,36 @@ def path_weight_map(
 ) -> Figure:
     """Weight of each sublayer's output (x; 0 is the embedding) in each later read (y; the last is the end).
 
-    `which`: weight, or contribution, which counts the size of the outputs too.
+    `which`: weight; share, |weight| over the sum of the reader's, since every read is normed and only ratios count; or
+    contribution, which counts the size of the outputs too.
     """
-    labels = "source (0 the embedding)", "reader (last: the end)", f"mean {which}"
-    return _maps("path_weights", trained, step_0, lambda result: result[which], labels)
+
+    def cells(result: ProbeResult) -> np.ndarray:
+        if which != "share":
+            return result[which]
+        size = np.abs(result["weight"])
+        return np.asarray(size / np.nansum(size, 1, keepdims=True))
+
+    named = "share of a reader's weights" if which == "share" else f"mean {which}"
+    labels = "source (0 the embedding)", "reader (last: the end)", named
+    return _maps("path_weights", trained, step_0, cells, labels)
 
 
 def depth_mixing_map(trained: Sequence[ProbeResult], step_0: Sequence[ProbeResult] = ()) -> Figure:
     """Softmax weight of each source (x; 0 is the embedding) in each sublayer's mixture (y; the last is the end)."""
     labels = "source (0 the embedding)", "mixture (last: the end)", "mean softmax weight"
     return _maps("depth_mixing", trained, step_0, lambda result: result["weight"], labels)
+
+
+def no_results(probe: str) -> Figure:
+    """A panel that says which results are missing and how to make them, for a page that has none yet."""
+    figure, axes = plt.subplots(figsize=(6.4, 1.6), layout="constrained")
+    plt.close(figure)
+    told = f"No kept results of {probe} yet. Make them from a finished run:\npython -m depthbench.probes RUN_DIR"
+    axes.text(0.5, 0.5, told, ha="center", va="center")
+    axes.set_axis_off()
+    figure.set_label(told)
+    return figure
 
 
 def check_probe(probe: str, *groups: Sequence[ProbeResult]) -> None:

@@ -76,8 +76,8 @@ def late_table(
 
 def _row(name: str, score: str, threshold: float, result: ProbeResult, array: str | None, n: int) -> dict[str, object]:
     if array is None:
-        joined, scores = _joined(result), permutation_score(result)
-        low, high = _band(joined, "both", lambda both: share_above(_score_of(both), threshold), n)
+        scores = permutation_score(result)
+        low, high = _band(joined(result), "both", lambda both: share_above(score_of(both), threshold), n)
     else:
         scores = result[array]
         low, high = _band(result, array, lambda mean: share_above(mean, threshold), n)
@@ -99,12 +99,13 @@ def _band(result: ProbeResult, array: str, statistic: object, n: int) -> tuple[f
     return float(low), float(high)
 
 
-def _joined(result: ProbeResult) -> ProbeResult:
+def joined(result: ProbeResult) -> ProbeResult:
     """Loss and swapped losses as one array, since both must be resampled together."""
     after, loss = result.by_document["swapped_loss"], result.by_document["loss"]
     both = np.stack([after, np.broadcast_to(loss[:, None, None], after.shape)], 1)  # (documents, 2, L, L)
     return ProbeResult(result.probe, {"both": both}, {"both": ()}, {}, {}, {})
 
 
-def _score_of(both: np.ndarray) -> np.ndarray:
+def score_of(both: np.ndarray) -> np.ndarray:
+    """P of what `joined` holds."""
     return np.asarray(np.abs(both[0] - both[1]) / both[1])

@@ -29,6 +29,8 @@ from depthbench.probes.windows import as_windows, batches
 
 CACHE = BUILD / "probes"
 
+_AROUND = ("__main__", "control", "kept", "late", "report", "runs")  # files of probes/ that change no value of a probe
+
 Tick = Callable[[], Any]
 Measure = Callable[[Walk, Tensor, Tick], dict[str, np.ndarray]]  # of a batch (B, T): arrays (B, ...)
 
@@ -118,7 +120,8 @@ def weights_sha256(model: nn.Module) -> str:
 def code_version() -> str:
     """Hash of the sources a probe's value depends on."""
     digest = hashlib.sha256()
-    for path in sorted([*PACKAGE.glob("probes/*.py"), *PACKAGE.glob("designs/*.py"), PACKAGE / "model.py"]):
+    probes = [path for path in PACKAGE.glob("probes/*.py") if path.stem not in _AROUND]
+    for path in sorted([*probes, *PACKAGE.glob("designs/*.py"), PACKAGE / "model.py"]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -46,8 +46,8 @@ class ProbeResult:
 
     @property
     def n_documents(self) -> int:
-        """Number of documents, the sampling unit."""
-        return len(next(iter(self.by_document.values())))
+        """Number of documents, the sampling unit; 1 where only means were kept."""
+        return max(map(len, self.by_document.values()))
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The mean over documents of one array; raises KeyError naming those there are."""
