@@ -30,7 +30,6 @@ import depthbench as db
 from depthbench import provenance
 from depthbench.costs import PrefillRow, append_prefill, prefill_flops
 from depthbench.costs.measured import PREFILL, read_prefill
-from depthbench.records import Provenance
 from depthbench.shapes import InfeasibleShape
 
 BASELINE = "pre_ln"
@@ -162,25 +161,13 @@ def row_of(
         flops=args.batch * prefill_flops(name, shape, args.seq_len),
         weight_bytes=sum(p.nbytes for p in model.parameters()),
         peak_bytes=peak,
-        provenance=who(args, started),
-    )
-
-
-def who(args: argparse.Namespace, started: str) -> Provenance:
-    commit, dirty = provenance.git_state()
-    return Provenance(
-        git_commit=commit,
-        dirty=dirty,
-        command=provenance.command(),
-        versions=provenance.versions(),
-        device=provenance.device_name(torch.device(args.device)),
-        n_devices=1,
-        n_threads=torch.get_num_threads(),
-        dtype=args.dtype,
-        compile=args.compile,
-        microbatch_tokens=args.batch * args.seq_len,
-        started=started,
-        ended=provenance.now(),
+        provenance=provenance.of_this_process(
+            torch.device(args.device),
+            dtype=args.dtype,
+            compile=args.compile,
+            microbatch_tokens=args.batch * args.seq_len,
+            started=started,
+        ),
     )
 
 

@@ -17,6 +17,8 @@ from depthbench.paths import ROOT
 if TYPE_CHECKING:
     import torch
 
+    from depthbench.records import Provenance
+
 _PACKAGES = ("torch", "ai2-olmo-core", "numpy", "datasets", "tokenizers")
 
 
@@ -67,6 +69,31 @@ def peak_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def of_this_process(
+    device: torch.device, *, dtype: str, microbatch_tokens: int, started: str, compile: bool = False
+) -> Provenance:
+    """The provenance of what one process made on one device, ended now."""
+    import torch
+
+    from depthbench.records import Provenance
+
+    commit, dirty = git_state()
+    return Provenance(
+        git_commit=commit,
+        dirty=dirty,
+        command=command(),
+        versions=versions(),
+        device=device_name(device),
+        n_devices=1,
+        n_threads=torch.get_num_threads(),
+        dtype=dtype,
+        compile=compile,
+        microbatch_tokens=microbatch_tokens,
+        started=started,
+        ended=now(),
+    )
 
 
 def now() -> str:

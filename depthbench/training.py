@@ -25,7 +25,7 @@ from depthbench.data import TokenData, load
 from depthbench.engine import build_trainer, choose_precision, optimizer_groups
 from depthbench.evaluate import validation_loss
 from depthbench.paths import DATA
-from depthbench.records import DataRef, Params, Provenance, RunRecord
+from depthbench.records import DataRef, Params, RunRecord
 from depthbench.run_folder import RunRefused, State, finished, hold, log_to, read_history, write_atomic
 from depthbench.spec import TrainSpec
 
@@ -126,7 +126,9 @@ def train(
             tokens_per_s=round((steps - first_step) * spec.global_batch_tokens / fit_s, 1),
             peak_bytes=provenance.peak_bytes(target),
             n_resumes=state.n_resumes,
-            provenance=_provenance(target, spec, microbatch, started),
+            provenance=provenance.of_this_process(
+                target, dtype=choose_precision(spec, target), microbatch_tokens=microbatch, started=started
+            ),
         )
         # The row first: a kill between the two leaves a run that is looked at again, not a row that is lost.
         if record_file is not None:
@@ -221,22 +223,4 @@ def _data_ref(data: TokenData) -> DataRef:
         train_sha256=splits["train"]["sha256"],
         val_sha256=splits["val"]["sha256"],
         n_train_tokens=splits["train"]["n_tokens"],
-    )
-
-
-def _provenance(device: torch.device, spec: TrainSpec, microbatch: int, started: str) -> Provenance:
-    commit, dirty = provenance.git_state()
-    return Provenance(
-        git_commit=commit,
-        dirty=dirty,
-        command=provenance.command(),
-        versions=provenance.versions(),
-        device=provenance.device_name(device),
-        n_devices=1,
-        n_threads=torch.get_num_threads(),
-        dtype=choose_precision(spec, device),
-        compile=False,
-        microbatch_tokens=microbatch,
-        started=started,
-        ended=provenance.now(),
     )

@@ -14,6 +14,7 @@ SHAPE = db.Shape(n_layers=3, d_model=24, n_heads=3, d_ff=32, vocab_size=31)
 def test_a_card_is_the_registrys(design: str) -> None:
     card, text = db.designs.get(design), design_card(design, SHAPE).data
     assert card.equation in text and card.source in text and all(note in text for note in card.notes)
+    assert all(f"{key} = {value!r}" in text for key, value in card.options.items())
     own = SHAPE.num_params(design).design
     assert facts(design, SHAPE)[f"own parameters at 3 layers of width {SHAPE.d_model}"] == f"{own:,}"
     code = lines(design)

@@ -89,7 +89,6 @@ def check_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def fill_model(
     model: DesignTransformer,
-    shape: Shape,
     names: Iterable[str],
     read: Callable[[str], Tensor],
     *,

@@ -126,8 +126,7 @@ def _convert(
     dtype: torch.dtype,
     where: str,
 ) -> DesignTransformer:
-    if check_dtype(dtype) == torch.float64:
-        raise CheckpointError("float64 is for checkpoints of this package and of OLMo-core")
+    check_dtype(dtype)
     try:
         model = _empty(config, dtype)
     except CheckpointError as error:
@@ -142,9 +141,7 @@ def _convert(
     unused = {name for name in names - set(sources.values()) if not name.endswith("rotary_emb.inv_freq")}
     if extra := sorted(unused - ({"lm_head.weight"} if tied else set())):
         raise CheckpointError(f"{where} holds {', '.join(extra[:3])}, which a Llama-like model has no use for")
-    return fill_model(
-        model, _shape(config), sources, lambda name: read(sources[name]), device=device, dtype=dtype, where=where
-    )
+    return fill_model(model, sources, lambda name: read(sources[name]), device=device, dtype=dtype, where=where)
 
 
 def _source(name: str, tied: bool) -> str:

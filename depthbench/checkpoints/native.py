@@ -62,7 +62,7 @@ def open_native(
         stored = [next(key for key in part if key in index) for part in made.parts]
         return made.join([read_tensor(folder / WEIGHTS, key, index[key]) for key in stored])
 
-    fill_model(model, found.shape, recipes, read, device=device, dtype=dtype, where=str(folder / WEIGHTS))
+    fill_model(model, recipes, read, device=device, dtype=dtype, where=str(folder / WEIGHTS))
     spec = foreign_spec(found.design, found.shape, chosen, read_recipe(config))
     step = folder.name.removeprefix("step")
     number = int(step) if step.isdigit() else None

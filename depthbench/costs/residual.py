@@ -172,12 +172,10 @@ def _mhc(design: Any, shape: Shape) -> ResidualCost:
 
 def source_counts(design: Any, shape: Shape) -> list[int]:
     """How many sources each read of an AttnRes design has: one for each of the J sublayers, and the last mixture."""
-    from depthbench.designs.block_attn_res import N_BLOCKS
+    from depthbench.designs.block_attn_res import block_size
 
     j = shape.n_sublayers
-    size = 1
-    if hasattr(design, "block_size_sublayers"):
-        size = design.block_size_sublayers or max(1, j // N_BLOCKS)
+    size = block_size(j, getattr(design, "block_size_sublayers", 1))
     return [1 + -(-written // size) for written in range(j + 1)]
 
 

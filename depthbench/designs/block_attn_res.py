@@ -21,6 +21,11 @@ from depthbench.designs.depth_mix import remember
 N_BLOCKS = 8  # of the source, unless a block size is given
 
 
+def block_size(n_sublayers: int, given: int | None = None) -> int:
+    """Sublayers of a block: as given, by default max(1, floor(J / 8))."""
+    return given or max(1, n_sublayers // N_BLOCKS)
+
+
 class BlockAttnResConnection(AttnResConnection):
     """Reads as in Full AttnRes; the last source may be a block still open."""
 
@@ -79,7 +84,7 @@ class BlockAttnRes(Design):
         return AttnResEnds(site, eps, keep_all=self._size(site) == 1)
 
     def _size(self, site: Site) -> int:
-        return self.block_size_sublayers or max(1, site.n_sublayers // N_BLOCKS)
+        return block_size(site.n_sublayers, self.block_size_sublayers)
 
     def compile(self, block: Any) -> None:
         compile_parts(block.attention_norm, block.attention, block.feed_forward_norm, block.feed_forward)

@@ -4,7 +4,7 @@ One subject a file. Published numbers are hollow and measured ones filled, in se
 differ. No function here reads a file, sets a global style or shows a window; each figure carries its alternative text.
 """
 
-from depthbench.figures.costs import loss_vs_cost, moved_vs_flops, prefill_and_cache
+from depthbench.figures.costs import loss_vs_cost, moved_vs_flops, prefill_and_cache, prefill_measured
 from depthbench.figures.losses import at_best_lr, band_half_width, loss_vs_shape
 from depthbench.figures.probes_curves import contributions, late_survival, pruning_and_lens, running_sum, transport
 from depthbench.figures.probes_maps import (
@@ -39,6 +39,7 @@ __all__ = [
     "path_weight_map",
     "permutation_map",
     "prefill_and_cache",
+    "prefill_measured",
     "pruning_and_lens",
     "running_sum",
     "shapes_to_scale",

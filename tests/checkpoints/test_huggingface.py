@@ -68,6 +68,8 @@ def test_the_same_logits(name: str, settings: dict[str, Any], tmp_path: Path) ->
         assert expected.std() > 0.1
         torch.testing.assert_close(ours(ids()), expected, rtol=0, atol=1e-5)
         torch.testing.assert_close(opened.model(ids()), expected, rtol=0, atol=1e-5)
+        wide = open_checkpoint(tmp_path, dtype=torch.float64).model(ids())
+        torch.testing.assert_close(wide, expected.double(), rtol=0, atol=3e-5)  # theirs is rounded to float32
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     assert (opened.source.kind, opened.spec.design, opened.spec.lr) == ("hugging-face", "pre_ln", None)
     assert sum(p.numel() for p in ours.parameters()) == ours.num_params

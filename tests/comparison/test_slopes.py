@@ -11,7 +11,7 @@ from scipy.stats import linregress
 
 from depthbench import published
 from depthbench.comparison import agreement, cells, published_slope, slopes, slopes_against
-from depthbench.comparison.slopes import difference, slope
+from depthbench.comparison.slopes import difference, slope, weights
 from tests.comparison.rows import run_row
 
 # aspect ratios 16 and 4: x = 4 and 2, mean 3, sum of squares 2, so w = 1/2 and -1/2
@@ -88,6 +88,14 @@ def test_tables_of_slopes() -> None:
     assert beside.loc["hc", "verdict"].startswith("gains more from depth") and "pre_ln" not in beside.index
 
 
+def test_beside_the_baseline_a_depth_it_lacks_counts_for_nothing() -> None:
+    deeper = GRID | {"hc": GRID["hc"] | {16: (9.0, 9.1)}}
+    with_it, without = (
+        slopes_against(cells(rows(**grid), suite="pocket")).set_index("design") for grid in (deeper, GRID)
+    )
+    assert with_it.loc["hc", "slope"] == without.loc["hc", "slope"] and with_it.loc["hc", "n_shapes"] == 2
+
+
 def test_agreement_follows_the_signs_and_the_noise() -> None:
     hc, keel, pre = published_slope("hc"), published_slope("keel"), published_slope("pre_ln")
     assert hc and hc.sign == 1 and keel and pre and pre.sign == -1
@@ -106,3 +114,8 @@ def test_a_published_slope_within_the_reading_has_no_sign(monkeypatch: pytest.Mo
     found = published_slope("pre_ln")
     assert found and found.sign == 0
     assert published_slope("nobody") is None
+    alone, beside = published_slope("hc"), published_slope("hc", baseline="pre_ln")
+    assert alone and beside and beside.slope == pytest.approx(0, abs=1e-12)  # the same numbers at every shared depth
+    shared = set(curve[curve["design"] == "hc"]["n_layers"]) & set(curve[curve["design"] == "pre_ln"]["n_layers"])
+    aspects = curve[(curve["design"] == "hc") & curve["n_layers"].isin(shared)]["aspect_ratio"].to_list()
+    assert beside.error == pytest.approx(2 * 0.001 * np.abs(weights(aspects)).sum())  # both curves are read

@@ -61,6 +61,16 @@ def test_a_line_cut_off_is_left_out_and_a_wrong_one_named(rows: Path, tmp_path: 
         read_prefill(path)
 
 
+def test_a_setting_measured_again_shows_its_last_row(rows: Path, tmp_path: Path) -> None:
+    first, second = rows.read_text().splitlines()
+    again = json.dumps(json.loads(first) | {"seconds": [7.0], "ratios": [1.0]})
+    longer = json.dumps(json.loads(first) | {"seq_len": 32})
+    (tmp_path / "prefill.jsonl").write_text("\n".join([first, second, again, longer]) + "\n")
+    frame = costs.load_prefill(tmp_path)
+    assert sorted(zip(frame.design, frame.seq_len, strict=True)) == [("hc", 16), ("pre_ln", 16), ("pre_ln", 32)]
+    assert frame[(frame.design == "pre_ln") & (frame.seq_len == 16)].seconds.item() == 7.0
+
+
 def test_no_rows_is_a_frame_with_columns(tmp_path: Path) -> None:
     frame = costs.load_prefill(tmp_path / "none")
     assert frame.empty

@@ -60,6 +60,24 @@ def test_streams_move_more_than_pre_ln_and_rival_full_attnres() -> None:
     sources = sum(range(1, j + 2))  # 1 .. J + 1
     assert moved["full_attnres"] == 2 * (sources + j + 1) * d
     assert 0.5 < moved["hc"] / moved["full_attnres"] < 1
+    by_op = costs.bytes_moved_per_token("hc", SHAPES[32], form="by_op")
+    assert by_op == pytest.approx(costs.bytes_moved_per_token("full_attnres", SHAPES[32]), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "megabytes"), [(16, 1.44), (20, 2.02), (24, 2.61), (28, 3.28), (32, 3.96), (70, 12.99)]
+)
+def test_traffic_of_full_attnres_as_worked_out_apart(n_layers: int, megabytes: float) -> None:
+    """Every source of every read once and every output once, in bfloat16: worked out from the paper, not from here."""
+    assert round(costs.bytes_moved_per_token("full_attnres", SHAPES[n_layers]) / 1e6, 2) == megabytes
+
+
+def test_hc_by_operation_moves_34_d_a_sublayer_and_the_norm() -> None:
+    """Norm 2 x 4, coefficients 4, read 5, mixing 8, write 9: 34 d; and 2 d for the norm of the branch."""
+    shape = SHAPES[32]
+    cost = costs.residual_cost("hc", shape)
+    ends = (4 + 4 + 1 + 2) * shape.d_model
+    assert cost.moved_by_op - ends == (34 + 2) * shape.d_model * shape.n_sublayers
 
 
 def test_summary_has_a_row_a_design_and_shape() -> None:

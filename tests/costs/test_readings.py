@@ -23,9 +23,9 @@ def runs() -> pd.DataFrame:
 def points() -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "name": ["cheap", "dear", "beaten", "tie", "blank"],
-            "train_flops": [1.0, 3.0, 2.0, 1.0, 0.5],
-            "loss": [2.0, 1.0, 2.5, 2.0, math.nan],
+            "name": ["cheap", "dear", "beaten", "tie", "worse for the same", "same for more", "blank"],
+            "train_flops": [1.0, 3.0, 2.0, 1.0, 1.0, 3.5, 0.5],
+            "loss": [2.0, 1.0, 2.5, 2.0, 2.2, 1.0, math.nan],
         }
     )
 
@@ -39,8 +39,10 @@ def test_best_within_pays_for_what_it_can() -> None:
     best = costs.best_within(points().dropna(), [0.1, 2.0, 3.0])
     assert list(best.budget) == [2.0, 3.0]
     assert list(best.name) == ["cheap", "dear"]
-    assert list(best.n_within) == [3, 4]
+    assert list(best.n_within) == [4, 5]
     assert costs.best_within(points(), [0.1]).empty
+    by_name = costs.best_within(points().dropna(), [2.0], by=("name",))
+    assert set(by_name.name) == {"cheap", "beaten", "tie", "worse for the same"}
 
 
 def test_flops_of_runs_are_those_of_their_shape_and_tokens() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import depthbench as db
+from depthbench import published
 from depthbench.designs import UnknownDesign
+from depthbench.designs.block_attn_res import block_size
 from depthbench.model import model_config
 
 from .cases import CASES, DESIGNS, SHAPE
@@ -74,3 +76,10 @@ def test_unknown_names_say_what_is_allowed() -> None:
 def test_impossible_options_say_what_is_allowed(design: str, options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         db.designs.configure(design, **options)
+
+
+def test_block_attnres_has_the_published_default_block() -> None:
+    table = published.table("block_attnres")
+    sizes = table[table["quantity"] == "block_size_sublayers"]
+    assert [block_size(2 * n) for n in sizes["n_layers"]] == sizes["value"].to_list()
+    assert block_size(2) == 1 and block_size(64, 3) == 3

@@ -1,7 +1,8 @@
-"""`launch figures`: every figure of a chapter as SVG and PDF, with the numbers it draws as CSV."""
+"""`launch figures`: every figure of a chapter as SVG and PDF, with its numbers as CSV; `launch picture`: one recipe."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -9,9 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from depthbench import figures
 from depthbench.figures.export import COLUMNS, drawn
+from launch import verbs
 from launch.figures import export_all, parse
 from launch.notebooks import PageFailed, execute
+from tests.comparison.rows import run_row
 
 PAGE = """---
 kernelspec: {display_name: Python 3, language: python, name: python3}
@@ -91,3 +95,18 @@ def test_what_a_figure_draws_is_read_off_its_artists() -> None:
     assert list(by_kind["bar"]["value"]) == [5, 6] and set(by_kind["map"]["panel"]) == {1}
     assert by_kind["band"]["y"].max() == 2
     assert drawn(plt.matplotlib.figure.Figure()).empty
+
+
+def test_the_picture_is_of_one_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of the budget with the most cells, and no others; without rows the published curves alone."""
+    (tmp_path / "book/_static").mkdir(parents=True)
+    rows = [run_row(n_layers=n, n_tokens=8_000_000) for n in (2, 4)] + [run_row(n_layers=2), run_row(suite="other")]
+    shown: list[pd.DataFrame | None] = []
+    draw = figures.loss_vs_shape
+    monkeypatch.setattr(figures, "loss_vs_shape", lambda curves, runs: shown.append(runs) or draw(curves, runs))
+    monkeypatch.setattr(verbs, "ROOT", tmp_path)
+    for frame in (pd.DataFrame(rows), pd.DataFrame(rows)[:0]):
+        monkeypatch.setattr(verbs.records, "load_runs", lambda origin, frame=frame: frame)
+        assert verbs.picture(Namespace()) == 0
+    assert shown[0] is not None and list(shown[0]["n_tokens"]) == [8_000_000, 8_000_000]
+    assert shown[1] is None and (tmp_path / "book/_static/picture.svg").stat().st_size > 10_000
