@@ -89,21 +89,27 @@ def rss(which: str) -> int:
     return 1024 * int(re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text()).group(1))  # type: ignore[union-attr]
 
 
-def peak_rise(name: str, args: argparse.Namespace, shape: db.Shape) -> int:
-    """Rise of peak memory over one step, gradients of the parameters left out; in a fresh process."""
-    command = [sys.executable, __file__, "--peak-of", name, "--shape-json", shape.model_dump_json()]
+def memory(name: str, args: argparse.Namespace, shape: db.Shape) -> tuple[int, int]:
+    """Bytes kept for the backward pass, and the rise of peak memory over one step without gradients of parameters.
+
+    In a fresh process: the plain form of AttnRes takes gigabytes that an allocator would not give back.
+    """
+    command = [sys.executable, __file__, "--memory-of", name, "--shape-json", shape.model_dump_json()]
     command += ["--batch", str(args.batch), "--seq-len", str(args.seq_len), "--threads", str(args.threads)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    kept, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-2:]
+    return int(kept), int(peak)
 
 
-def print_peak(args: argparse.Namespace) -> None:
+def print_memory(args: argparse.Namespace) -> None:
     shape = db.Shape.model_validate_json(args.shape_json)
     small = batch(shape, 1, 8)
-    model = build(args.peak_of, shape)
+    model = build(args.memory_of, shape)
     step(model, small)  # gradients and libraries are in place
     before = rss("VmRSS")
-    loss_of(model, batch(shape, args.batch, args.seq_len)).backward()
-    print(rss("VmHWM") - before)
+    ids = batch(shape, args.batch, args.seq_len)
+    loss_of(model, ids).backward()
+    peak = rss("VmHWM") - before
+    print(kept_bytes(model, ids), peak)
 
 
 def matmul_rate(shape: db.Shape, n_tokens: int) -> float:
@@ -131,14 +137,16 @@ def measure(names: list[str], shape: db.Shape, args: argparse.Namespace) -> dict
             if turn:  # the first warms up
                 turns[name].append(seconds)
     rows = {}
-    for name, model in models.items():
+    models.clear()
+    for name in names:
+        kept, peak = memory(name, args, shape)
         ratios = [a / b for a, b in zip(turns[name], turns["pre_ln"], strict=True)]
         rows[name] = {
             "seconds": min(turns[name]),
             "ratio": statistics.median(ratios),
             "least": min(turns[name]) / min(turns["pre_ln"]),
-            "kept": kept_bytes(model, ids),
-            "peak": 0 if args.no_peak else peak_rise(name, args, shape),
+            "kept": kept,
+            "peak": peak,
         }
         print(name, {key: round(value, 3) for key, value in rows[name].items()}, flush=True)
     return rows
@@ -165,10 +173,6 @@ def label(name: str) -> str:
     return f"{text}, {ANCHORED[design]}" if name.startswith(PLAIN) else f"**{text}**"
 
 
-def megabytes(size: float) -> str:
-    return f"{size / 1e6:.0f}" if size else "not measured"
-
-
 def verdict(name: str, row: dict[str, float]) -> str:
     """The target of a design and whether both of its ratios meet it, one of them, or neither."""
     if name not in TARGETS:
@@ -187,7 +191,7 @@ def step_table(rows: dict[str, dict[str, float]], source_bytes: int) -> str:
         copies = (row["kept"] - base["kept"]) / source_bytes
         lines.append(
             f"| {label(name)} | {row['ratio']:.3f} | {row['least']:.3f} | {verdict(name, row)} | {row['seconds']:.2f} "
-            f"| {row['kept'] / 1e6:.0f} | {copies:+.2f} | {megabytes(row['peak'])} |"
+            f"| {row['kept'] / 1e6:.0f} | {copies:+.2f} | {row['peak'] / 1e6:.0f} |"
         )
     return "\n".join(lines)
 
@@ -225,7 +229,7 @@ def growth_section(args: argparse.Namespace) -> str:
     for shape in shapes:
         rows = measure(list(args.designs), shape, args)
         for name, row in rows.items():
-            lines[name].append(f"{row['ratio']:.2f}; {row['kept'] / 1e6:.0f}; {megabytes(row['peak'])}")
+            lines[name].append(f"{row['ratio']:.2f}; {row['kept'] / 1e6:.0f}; {row['peak'] / 1e6:.0f}")
     body = "\n".join(f"| {label(name)} | " + " | ".join(cells) + " |" for name, cells in lines.items())
     return "\n\n".join(
         [
@@ -262,9 +266,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--growth", action="store_true", help="L = 8 .. 70 at fixed parameters instead")
     parser.add_argument("--depths", type=int, nargs="+", default=list(DEPTHS), help="depths of --growth")
     parser.add_argument("--anchors", nargs="*", default=list(ANCHORED), choices=ANCHORED, help="plain forms to measure")
-    parser.add_argument("--no-peak", action="store_true", help="leave the process's peak memory out")
     parser.add_argument("--out", type=Path, default=RESULTS, help="markdown file that gets the section")
-    parser.add_argument("--peak-of", help=argparse.SUPPRESS)
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     parser.add_argument("--shape-json", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if "pre_ln" not in args.designs:
@@ -275,8 +278,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args: Any = arguments()
     torch.set_num_threads(args.threads)
-    if args.peak_of:
-        print_peak(args)
+    if args.memory_of:
+        print_memory(args)
     else:
         write_section(args.out, growth_section(args) if args.growth else step_section(args))
 
